@@ -1,4 +1,4 @@
-//! One attempt at one stage of one file, and what can come in its way.
+//! One attempt at one stage of one file, and the errors that can stop it.
 
 use futures::stream::BoxStream;
 use wharfinger_catalog::{CatalogError, LeasedStageJob};
@@ -12,19 +12,19 @@ use crate::core::Core;
 use crate::pipeline::Pipeline;
 
 const RETRY: Backoff = Backoff { base_ms: 5_000, cap_ms: 600_000 };
-/// How long a file waits for something that all files need.
+/// How long a file waits while a backend is down.
 const OUTAGE: Backoff = Backoff { base_ms: 30_000, cap_ms: 30_000 };
 
-/// So that files that were refused together do not come again together.
+/// Spreads the retries of files that failed together.
 const REFUSED_JITTER_MS: u16 = 10_000;
 
-/// A file under a lease.
+/// A leased job and what it needs.
 pub struct Attempt<'a> {
     pub pipeline: &'a Pipeline,
     pub held: &'a LeasedStageJob,
 }
 
-/// What a stage needs besides the file.
+/// A backend that a stage needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Store,
@@ -32,41 +32,45 @@ pub enum Backend {
     Embeddings,
     /// This machine's disk.
     Disk,
-    /// This machine otherwise: what no file has a part in.
+    /// Other resources of this machine, for example starting a process.
     Machine,
     Catalog,
 }
 
 impl Backend {
-    /// Only a check that fails makes an outage of what went wrong with one file.
+    /// Whether a check of the backend itself fails. Only that makes the error of one file an outage.
     async fn is_down(self, pipeline: &Pipeline) -> bool {
         match self {
             Backend::Store => pipeline.core.blobs.check().await.is_err(),
             Backend::Scanner => pipeline.scanner.check().await.is_err(),
             Backend::Embeddings => pipeline.embedder.check().await.is_err(),
             Backend::Disk => extract::check_disk(&pipeline.core.settings.data_dir).await.is_err(),
-            // A row that cannot be read is the trouble of its own file.
+            // A row that cannot be read only affects its own file.
             Backend::Catalog => pipeline.core.catalog.ping().await.is_err(),
             Backend::Machine => true,
         }
     }
 }
 
-/// Why an attempt did not end well, by what helps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why an attempt failed, by what helps.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StageError {
-    /// Nothing: not supported, corrupted, encrypted, beyond a limit.
-    Hopeless(String),
-    /// Another attempt.
-    Again(String),
-    /// Waiting: a backend did not do its part. Whether it is away for all files, or only refuses this one, is asked of the
-    /// backend itself.
-    Away(Backend, String),
-    /// Waiting as long as somebody asked us to.
-    AwayFor { why: String, ms: u64 },
-    /// The bytes are not those that were confirmed.
-    Changed(String),
-    /// The lease is somebody else's by now.
+    /// No retry helps: not supported, corrupted, encrypted, beyond a limit.
+    #[error("{0}")]
+    Permanent(String),
+    /// Another attempt may help.
+    #[error("{0}")]
+    Retryable(String),
+    /// A backend failed. A check of the backend then decides whether it is down for all files or fails only for this one.
+    #[error("{1}")]
+    Backend(Backend, String),
+    /// A backend asked us to wait.
+    #[error("{why}")]
+    RateLimited { why: String, ms: u64 },
+    /// The bytes are not the confirmed ones.
+    #[error("{0}")]
+    ObjectChanged(String),
+    #[error("the lease was lost")]
     LeaseLost,
 }
 
@@ -76,11 +80,13 @@ impl From<CatalogError> for StageError {
     }
 }
 
-/// An error of the store is "unknown": only a clear "absent" is an answer.
+/// Only a clear "not found" means that the object is missing. Every other error of the store means "unknown".
 impl From<BlobError> for StageError {
     fn from(error: BlobError) -> Self {
         match error {
-            BlobError::NotFound => StageError::Permanent("its object has been removed from the store".into()),
+            BlobError::NotFound => {
+                StageError::Permanent("the object was removed from the store by another program".into())
+            }
             BlobError::Changed => StageError::ObjectChanged("object changed after it was confirmed".into()),
             BlobError::Unavailable(_) | BlobError::Refused(_) => {
                 StageError::Backend(Backend::Store, error.to_string())
@@ -90,7 +96,7 @@ impl From<BlobError> for StageError {
 }
 
 impl StageError {
-    /// How an attempt ends that came into it; none where there is nothing left to end.
+    /// How the attempt ends after this error. None if the lease was lost: then there is no end to write.
     pub async fn into_outcome(self, pipeline: &Pipeline, attempt: u32) -> Option<AttemptOutcome> {
         let in_ms =
             |ms: u64| pipeline.core.clock.now().saturating_add(i64::try_from(ms).unwrap_or(i64::MAX / 4));
@@ -105,7 +111,10 @@ impl StageError {
             StageError::Backend(_, why) => Some(refused(why)),
             StageError::RateLimited { why, ms } => {
                 let ms = ms.clamp(1_000, RETRY.cap_ms);
-                Some(AttemptOutcome::Postponed { why, at: in_ms(ms + OUTAGE.delay_ms(1, rand::random()) / 10) })
+                Some(AttemptOutcome::Postponed {
+                    why,
+                    at: in_ms(ms + OUTAGE.delay_ms(1, rand::random()) / 10),
+                })
             }
             StageError::ObjectChanged(why) => Some(AttemptOutcome::Quarantined { why }),
             StageError::LeaseLost => None,
@@ -114,25 +123,26 @@ impl StageError {
 }
 
 impl Attempt<'_> {
-    /// What its writes are fenced by.
+    /// The job and the fencing token of its lease.
     pub fn lease(&self) -> (JobId, i64) {
         (self.held.job.id, self.held.job.token)
     }
 
-    /// The very bytes that were confirmed.
+    /// Reads exactly the bytes that were confirmed.
     pub async fn original(&self) -> Result<BoxStream<'static, Result<bytes::Bytes, BlobError>>, StageError> {
         let file = &self.held.file;
-        let pin = file.pin.as_ref().ok_or_else(|| StageError::Permanent("it was never confirmed".into()))?;
+        let pin =
+            file.pin.as_ref().ok_or_else(|| StageError::Permanent("the file was never confirmed".into()))?;
         Ok(self.pipeline.core.blobs.get(&file.key, pin, 0, None).await?)
     }
 }
 
-/// The file waits, and no other does.
+/// Only this file waits.
 pub(super) fn refused(why: String) -> AttemptOutcome {
     AttemptOutcome::ObjectUnreadable { why, jitter_ms: i64::from(rand::random::<u16>() % REFUSED_JITTER_MS) }
 }
 
-/// When a lease that somebody did not come back from is tried again.
+/// When a file is tried again after its lease expired.
 pub fn retry_at(core: &Core) -> i64 {
     core.clock.now().saturating_add(i64::try_from(RETRY.delay_ms(1, rand::random())).unwrap_or(0))
 }

@@ -1,17 +1,17 @@
-//! Many in one transaction, and what to do when that fails: one that cannot be written must not hold up the others.
+//! Writes many items in one transaction. If that fails, one bad item must not block the others.
 
 use wharfinger_catalog::CatalogError;
 
 use crate::core::Core;
 
-/// What became of some, and of which of them it is not known because of which error.
+/// The results of the written items, and the items that failed with their errors.
 pub struct Outcomes<T, R> {
     pub done: Vec<R>,
     pub failed: Vec<(T, CatalogError)>,
 }
 
-/// Does it to all at once; where that fails, to each half, until those that fail are alone. A catalog that is away is no
-/// fault of any of them, and ends this.
+/// Writes all items at once. If that fails, writes each half, until the failing items are alone. If the catalog is down, it
+/// stops with that error.
 pub async fn bisect<T, R, F>(
     core: &Core,
     items: Vec<T>,

@@ -1,14 +1,14 @@
-//! How much may be made of a file, beside the other files of its tenant: text, chunks and vectors together.
+//! Limits on the text, chunks and vectors of a file. They depend on the number of files and the quota of its tenant.
 
 use wharfinger_lifecycle::derived::DerivedPolicy;
 use wharfinger_lifecycle::stage::Stage;
 
 use super::{Attempt, StageError};
 
-/// About what a token stands for.
+/// The average length of a token.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// What may be made of the file in all.
+/// The limit for text, chunks and vectors together.
 async fn bytes_max(attempt: &Attempt<'_>) -> Result<u64, StageError> {
     let (pipeline, file) = (attempt.pipeline, &attempt.held.file);
     let core = &pipeline.core;
@@ -17,7 +17,7 @@ async fn bytes_max(attempt: &Attempt<'_>) -> Result<u64, StageError> {
     Ok(core.settings.pipeline.derived.bytes_max_for(file.size, files, quota.limit_bytes))
 }
 
-/// How much text may be kept, so that its chunks have room beside it.
+/// How much text may be stored, so that its chunks still fit within the limit.
 pub(super) async fn text_bytes_max(attempt: &Attempt<'_>) -> Result<u64, StageError> {
     let settings = &attempt.pipeline.core.settings.pipeline;
     let unit_bytes = if settings.chunk_by_tokens { BYTES_PER_TOKEN } else { 1 };
@@ -30,33 +30,33 @@ pub(super) async fn text_bytes_max(attempt: &Attempt<'_>) -> Result<u64, StageEr
     Ok(DerivedPolicy::text_bytes_max(bytes_max(attempt).await?, beside_permille))
 }
 
-/// What chunks may take beside the text.
+/// How many bytes are left for chunks after the text.
 pub(super) async fn chunk_bytes_max(attempt: &Attempt<'_>) -> Result<u64, StageError> {
     let parts = attempt.pipeline.core.catalog.text_parts(attempt.held.file.id).await?;
     let text: u64 = parts.iter().map(|part| part.bytes).sum();
     Ok(bytes_max(attempt).await?.saturating_sub(text))
 }
 
-/// How many more bytes of vectors may be kept beside the text, its chunks and the vectors that are there.
+/// How many bytes are left for vectors after the text, its chunks and the stored vectors.
 pub(super) async fn vector_bytes_left(attempt: &Attempt<'_>, model: &str) -> Result<u64, StageError> {
     let kept = attempt.pipeline.core.catalog.chunk_bytes(attempt.held.file.id, model).await?;
     Ok(chunk_bytes_max(attempt).await?.saturating_sub(kept.text + kept.vector_bytes))
 }
 
-/// A chunk's vector, as far as its length is known before it is made.
+/// The size of a chunk's vector, as far as it is known in advance.
 pub(super) fn vector_bytes(attempt: &Attempt<'_>) -> u64 {
     let pipeline = attempt.pipeline;
     let dimensions = match pipeline.core.settings.pipeline.builtin.contains(&Stage::Embed) {
         true => pipeline.embedder.dimensions(),
-        // Not known before, and one worker's vectors must not change what is kept of everybody's texts. Those that do not
-        // fit beside the text are left out.
+        // Unknown for outside workers, and their vectors must not reduce how much text is stored. Vectors beyond the limit
+        // are dropped.
         false => 0,
     };
     let has_vector = attempt.held.file.stages.contains(&Stage::Embed);
     if has_vector { (dimensions * size_of::<f32>()) as u64 } else { 0 }
 }
 
-/// What a row with so many bytes takes of the database: rows share a page as far as they fit into it.
+/// The space that a row takes in the database. Rows share a page if they fit into it.
 pub(super) fn stored_bytes(row_bytes: u64) -> u64 {
     const PAGE_BYTES: u64 = 4_096;
     const USABLE_BYTES: u64 = 4_000;
@@ -73,7 +73,7 @@ mod tests {
     use super::stored_bytes;
 
     #[test]
-    fn rows_share_pages_as_far_as_they_fit() {
+    fn rows_share_a_page_if_they_fit() {
         assert_eq!(stored_bytes(20), 102);
         assert_eq!(stored_bytes(1_900), 2_048);
         assert_eq!(stored_bytes(2_224), 4_096, "one in a page");

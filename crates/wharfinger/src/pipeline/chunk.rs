@@ -1,4 +1,4 @@
-//! Cuts a file's text into chunks, piece by piece.
+//! Splits a file's text into chunks, one stored part at a time.
 
 use futures::StreamExt as _;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, TextPart};
@@ -40,28 +40,29 @@ pub async fn chunk(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError> 
     sink.finish().await
 }
 
-/// Work that takes long holds up nobody; a panic is that of this file.
+/// Runs CPU work on a blocking thread, so that it does not block other tasks. A panic fails only this file.
 pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, StageError> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|panicked| StageError::Permanent(format!("its text made us stumble: {panicked}")))
+        .map_err(|panicked| StageError::Permanent(format!("the text could not be processed: {panicked}")))
 }
 
-/// One piece of a text, as it was put.
+/// Reads one part of a stored text.
 pub async fn read_part(core: &Core, part: &TextPart) -> Result<String, StageError> {
-    let of_ours = |trouble: StageError| match trouble {
+    let of_part = |error: StageError| match error {
         StageError::Permanent(_) | StageError::ObjectChanged(_) => {
-            StageError::Permanent("its text has been changed or removed in the store".into())
+            StageError::Permanent("the extracted text was changed or removed in the store".into())
         }
         other => other,
     };
     let stream = core.blobs.get(&part.key, &part.pin, 0, None).await;
-    let mut stream = stream.map_err(|error| of_ours(error.into()))?;
+    let mut stream = stream.map_err(|error| of_part(error.into()))?;
     let mut bytes = Vec::with_capacity(usize::try_from(part.bytes).unwrap_or(0).min(2 * TEXT_PART_BYTES_MAX));
     while let Some(piece) = stream.next().await {
-        bytes.extend_from_slice(&piece.map_err(|error| of_ours(error.into()))?);
+        bytes.extend_from_slice(&piece.map_err(|error| of_part(error.into()))?);
     }
-    String::from_utf8(bytes).map_err(|_| StageError::Permanent("its text has been changed in the store".into()))
+    String::from_utf8(bytes)
+        .map_err(|_| StageError::Permanent("the extracted text was changed in the store".into()))
 }

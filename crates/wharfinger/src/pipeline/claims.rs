@@ -1,5 +1,5 @@
-//! What a worker takes up next: due files of its stages in fair order, those that lost a worker apart from the others, and
-//! one more place in each stage for tenants that hold none. Leases that reached no worker are given back.
+//! Claims the next jobs: due jobs in fair order, files that lost a worker separately from the others, and one reserved slot
+//! per stage for tenants without running jobs. Leases that reached no worker are released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
-use wharfinger_catalog::{CatalogError, Claimable, StageClaim, StageEnd, LeasedStageJob};
+use wharfinger_catalog::{CatalogError, Claimable, LeasedStageJob, StageClaim, StageEnd};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::stage::Stage;
@@ -18,29 +18,29 @@ use super::run::{end_context, run_one, worker_name};
 use crate::core::Core;
 use crate::pipeline::Pipeline;
 
-/// Due jobs that cannot be claimed now are tried again after this.
+/// The pause before due jobs that could not be claimed are tried again.
 const BUSY_PAUSE_MS: i64 = 100;
-/// How long a file runs alone, and how long others are waited for before that.
+/// How long a file runs alone, and how long it waits for running jobs before that.
 const ALONE_MS: i64 = 60_000;
-/// How often that happens at most.
+/// The shortest time between two files that run alone.
 const ALONE_EVERY_MS: i64 = 5 * 60_000;
-/// Due jobs that are ranked at once for a stage, in rounds of so many.
+/// How many rounds of due jobs are ranked at once for a stage.
 const RANK_ROUNDS_MAX: usize = 20;
 const RANK_ROUND_JOBS: usize = 500;
 
-/// What is under way: each with its stage, and how it ends if there is still something to end.
+/// Running jobs. Each returns its stage, and its end if there is one to write.
 type Tasks = JoinSet<(Stage, Option<StageEnd>)>;
 
 #[derive(Default)]
 pub(super) struct RunningTasks {
     pub(super) tasks: Tasks,
-    /// Whose file each works on, and whether it is in a place that is kept for other tenants.
+    /// The stage and tenant of each task, and whether it uses the reserved slot.
     of: BTreeMap<task::Id, (Stage, TenantId, bool)>,
-    /// The one that runs alone, and until when nothing starts beside it.
+    /// The task that runs alone, and until when nothing else starts.
     alone: Option<(task::Id, UnixMs)>,
-    /// Since when nothing starts, so that one can run alone.
+    /// Since when nothing starts, so that a file can run alone.
     draining_since: Option<UnixMs>,
-    /// When the next may run alone.
+    /// When the next file may run alone.
     alone_at: UnixMs,
 }
 
@@ -52,7 +52,7 @@ impl RunningTasks {
         }
     }
 
-    /// Tenants with files in this stage, if the place that is kept for others is free.
+    /// Tenants with running jobs in this stage. None if the reserved slot is taken or nothing is running.
     fn tenants_with_work(&self, stage: Stage) -> Option<Vec<TenantId>> {
         let in_stage = || self.of.values().filter(|(of, _, _)| *of == stage);
         if in_stage().any(|(_, _, is_reserved)| *is_reserved) {
@@ -62,17 +62,17 @@ impl RunningTasks {
         (!tenants.is_empty()).then(|| tenants.into_iter().cloned().collect())
     }
 
-    /// How many count against what may be worked on at once.
+    /// How many tasks count towards the concurrency limit.
     fn len(&self) -> usize {
         self.of.values().filter(|(_, _, is_reserved)| !is_reserved).count()
     }
 }
 
-/// Due jobs get their place in the fair order soon, also those of stages that outside workers work on: a backlog that is
-/// not ranked yet would be in the way of a tenant that comes later.
+/// Gives due jobs their rank in the fair order, also in stages of outside workers. Otherwise an unranked backlog would
+/// delay a tenant that comes later.
 pub(super) async fn rank_backlog(core: &Core) -> Result<(), CatalogError> {
     let queues: Vec<&str> = core.plan.stages.iter().map(|stage| stage.queue()).collect();
-    // Nothing is written while nothing is due.
+    // Avoids writes while no job is due.
     if core.catalog.next_job_at(&queues).await?.is_none_or(|at| at > core.clock.now()) {
         return Ok(());
     }
@@ -86,7 +86,7 @@ pub(super) async fn rank_backlog(core: &Core) -> Result<(), CatalogError> {
     Ok(())
 }
 
-/// Stages that wait for something that is away: not every file has to find that out for itself.
+/// Stages that pause because a backend is down, so that not every file has to fail first.
 #[derive(Default)]
 pub(super) struct StagePauses(pub(super) BTreeMap<Stage, UnixMs>);
 
@@ -96,7 +96,7 @@ impl StagePauses {
     }
 }
 
-/// Begins what is due, as far as there is room; answers when to look again.
+/// Starts due jobs up to the concurrency limit. Returns when to look again.
 pub(super) async fn start_due(
     pipeline: &Arc<Pipeline>,
     running: &mut RunningTasks,
@@ -136,14 +136,14 @@ pub(super) async fn start_due(
     }
 }
 
-/// Nothing starts until what is under way has ended, but not for long; none: it is time.
+/// Until when nothing starts, so that running jobs can end. None: they have ended, or waited long enough.
 fn drained_at(running: &mut RunningTasks, now: UnixMs) -> Option<UnixMs> {
     let since = *running.draining_since.get_or_insert(now);
-    let patience_ends = since.saturating_add(ALONE_MS);
-    (!running.of.is_empty() && now < patience_ends).then_some(patience_ends)
+    let ends_at = since.saturating_add(ALONE_MS);
+    (!running.of.is_empty() && now < ends_at).then_some(ends_at)
 }
 
-/// A file that lost its worker twice has one more chance, and no neighbour that could cost it that one.
+/// Starts a file that lost two workers in a row. It runs alone, so that no other file can cost it its last attempt.
 async fn start_alone(
     pipeline: &Arc<Pipeline>,
     running: &mut RunningTasks,
@@ -164,7 +164,7 @@ async fn start_alone(
     Ok(())
 }
 
-/// Claims as much as there is room for; answers whether there was anything.
+/// Claims jobs up to the concurrency limit. Returns whether there were any.
 async fn start(
     pipeline: &Arc<Pipeline>,
     running: &mut RunningTasks,
@@ -173,12 +173,12 @@ async fn start(
 ) -> Result<bool, CatalogError> {
     let mut claimed = false;
     for stage in stages {
-        // One suspect at a time: if it kills us, it takes no other suspect along.
-        if let Ok(place) = pipeline.suspects.clone().try_acquire_owned() {
+        // One suspect at a time: if it kills this process, no other suspect loses a worker.
+        if let Ok(suspect_permit) = pipeline.suspects.clone().try_acquire_owned() {
             let suspect = claim_with_permits(pipeline, *stage, 1, Claimable::Suspects).await?.pop();
             if let Some((held, permit)) = suspect {
                 claimed = true;
-                spawn(pipeline, running, held, (permit, Some(place)), false, stop);
+                spawn(pipeline, running, held, (permit, Some(suspect_permit)), false, stop);
             }
         }
         let room = pipeline.core.settings.pipeline.concurrency.saturating_sub(running.len());
@@ -193,7 +193,8 @@ async fn start(
     Ok(claimed)
 }
 
-/// No tenant holds all permits of a stage while another waits: one more in each is kept for those that hold none.
+/// Starts one job per stage in the reserved slot, for a tenant without running jobs in that stage. So one tenant cannot
+/// hold all slots while another waits.
 async fn start_reserved(
     pipeline: &Arc<Pipeline>,
     running: &mut RunningTasks,
@@ -211,7 +212,7 @@ async fn start_reserved(
     Ok(claimed)
 }
 
-/// Permits that are held as long as a file is worked on.
+/// Permits that are held while a job runs.
 type Permits = (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>);
 
 fn spawn(
@@ -225,7 +226,7 @@ fn spawn(
     let (pipeline, stop) = (pipeline.clone(), stop.clone());
     let (stage, tenant) = (held.stage, held.file.tenant.clone());
     let task = running.tasks.spawn(async move {
-        let _places = permits;
+        let _permits = permits;
         let ended = stop.run_until_cancelled(run_one(&pipeline, &held)).await;
         (held.stage, ended.unwrap_or_else(|| Some(released(&held))))
     });
@@ -233,7 +234,7 @@ fn spawn(
     task.id()
 }
 
-/// Text is extracted where there is memory for it: a file does not spend its time waiting for that.
+/// Claims extract jobs only with a permit for an extractor process. Otherwise a file would spend its stage time waiting.
 async fn claim_with_permits(
     pipeline: &Pipeline,
     stage: Stage,
@@ -282,7 +283,7 @@ pub(super) async fn claim(
     Ok(held)
 }
 
-/// Claims, and remembers a claim whose answer was lost: no worker has what it leased.
+/// Claims jobs. If the answer is lost, the claim is remembered, because no worker has its leases.
 pub(super) async fn claim_stage(
     pipeline: &Pipeline,
     claim: StageClaim,
@@ -295,12 +296,12 @@ pub(super) async fn claim_stage(
     })
 }
 
-/// Gives a lease back as soon as the catalog can be written.
+/// Releases a lease as soon as the catalog can be written.
 pub(super) fn release_later(pipeline: &Pipeline, lease: StageEnd) {
     pipeline.unreleased.lock().unwrap_or_else(PoisonError::into_inner).push(lease);
 }
 
-/// Gives back what claims have leased whose answers were lost, so that it does not count as a lost worker.
+/// Releases leases that reached no worker, so that they do not count as lost workers.
 pub(super) async fn release_undelivered(pipeline: &Pipeline) -> Result<(), CatalogError> {
     let core = &pipeline.core;
     let unreleased = || pipeline.unreleased.lock().unwrap_or_else(PoisonError::into_inner);
@@ -309,7 +310,7 @@ pub(super) async fn release_undelivered(pipeline: &Pipeline) -> Result<(), Catal
         match core.catalog.end_stages(vec![end.clone()], end_context(core, "recovery")).await {
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
-                tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "cannot give back a lease");
+                tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "cannot release a lease");
             }
             Ok(_) => {}
         }
@@ -318,21 +319,21 @@ pub(super) async fn release_undelivered(pipeline: &Pipeline) -> Result<(), Catal
     let lost = || pipeline.lost_claims.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let Some(claim_id) = lost().last().cloned() else { return Ok(()) };
-        // One that cannot be given back must not stop all others: its leases run out.
-        let given = match core.catalog.release_claim(&claim_id, end_context(core, "recovery")).await {
+        // A claim that cannot be released must not block the others. Its leases will expire.
+        let released = match core.catalog.release_claim(&claim_id, end_context(core, "recovery")).await {
             Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
-                tracing::error!(job = "pipeline", error = %error, "cannot give back the leases of a claim");
+                tracing::error!(job = "pipeline", error = %error, "cannot release the leases of a claim");
                 0
             }
-            Ok(given) => given,
+            Ok(released) => released,
         };
         lost().retain(|other| *other != claim_id);
         tracing::warn!(
             job = "pipeline",
-            jobs = given,
+            jobs = released,
             action = "released",
-            "the answer to a claim was lost"
+            "answer to a claim was lost, its jobs are released"
         );
     }
 }

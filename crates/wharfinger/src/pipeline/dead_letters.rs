@@ -1,4 +1,4 @@
-//! Dead letters: what will not be tried again unless a person says so.
+//! Dead letters: failed jobs that are retried only by a redrive.
 
 use wharfinger_catalog::{DeadLetter, RedriveOutcome, Scope};
 use wharfinger_lifecycle::id::JobId;
@@ -6,10 +6,11 @@ use wharfinger_lifecycle::id::JobId;
 use crate::core::Core;
 use crate::core::{Caller, Role, VerbError};
 
-/// The name of the place in metrics, logs and docs.
+/// The name of the dead letter queue in metrics, logs and docs.
 pub const NAME: &str = "file-processing-dlq";
 
-/// How often an owner may redrive a file that fails again each time: every attempt may cost as much as its limits allow.
+/// How often an owner may redrive a file that fails again each time. Each attempt can use as many resources as its limits
+/// allow.
 const REDRIVES_OF_OWNER_MAX: u32 = 3;
 
 pub async fn list(
@@ -21,7 +22,7 @@ pub async fn list(
     Ok(core.catalog.dead_letters(scope, before, limit).await?)
 }
 
-/// Sends a failed file through again, from the stage that stopped it.
+/// Processes a failed file again, starting at the stage that failed.
 pub async fn redrive(core: &Core, caller: &Caller, job: JobId) -> Result<DeadLetter, VerbError> {
     let letter = core.catalog.dead_letter(&caller.scope(), job).await?.ok_or(VerbError::NotFound)?;
     let now = core.clock.now();
@@ -33,19 +34,19 @@ pub async fn redrive(core: &Core, caller: &Caller, job: JobId) -> Result<DeadLet
         RedriveOutcome::Gone => return Err(VerbError::NotFound),
         RedriveOutcome::TooOften => return Err(VerbError::RedriveLimit(REDRIVES_OF_OWNER_MAX)),
     }
-    tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "redriven", "a dead letter is redriven");
+    tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "redriven", "dead letter redriven");
     core.wakeups.stage.notify_one();
     core.wakeups.archive.notify_one();
     Ok(letter)
 }
 
-/// The letter goes; its file stays failed, and its reason with it.
+/// Deletes a dead letter. Its file stays failed and keeps the reason.
 pub async fn discard(core: &Core, caller: &Caller, job: JobId) -> Result<(), VerbError> {
     let letter = core.catalog.dead_letter(&caller.scope(), job).await?.ok_or(VerbError::NotFound)?;
     match core.catalog.discard(letter.clone(), &caller.actor(), core.clock.now()).await? {
         true => {
             tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "discarded",
-                "a dead letter is discarded");
+                "dead letter discarded");
             Ok(())
         }
         false => Err(VerbError::NotFound),

@@ -1,4 +1,4 @@
-//! Makes a vector of each chunk: by an endpoint that understands meanings, or by hashing words.
+//! Computes a vector for each chunk: with an embeddings endpoint, or by hashing words.
 
 use wharfinger_catalog::{ChunkRow, ChunkVector};
 use wharfinger_engines::embeddings::{EmbedError, Embeddings, EmbeddingsOptions};
@@ -11,9 +11,9 @@ use super::{Attempt, Backend, StageError, bad};
 use crate::config::PipelineSettings;
 use crate::core::OpenError;
 
-/// Chunks that are embedded and written at a time.
+/// Chunks embedded and written at once.
 const PAGE_CHUNKS: usize = 128;
-/// Of an endpoint that has not answered yet.
+/// Assumed until the endpoint has answered once.
 const USUAL_DIMENSIONS: usize = 1_536;
 
 pub enum Embedder {
@@ -40,7 +40,7 @@ impl Embedder {
         }
     }
 
-    /// How long its vectors are, or may be.
+    /// The length of its vectors, or an assumed one.
     pub fn dimensions(&self) -> usize {
         match self {
             Embedder::Hashing => hashing::DIMENSIONS,
@@ -48,7 +48,7 @@ impl Embedder {
         }
     }
 
-    /// Whether vectors can be made now.
+    /// Checks that the endpoint answers.
     pub async fn check(&self) -> Result<(), EmbedError> {
         match self {
             Embedder::Endpoint { embeddings, .. } => embeddings.check().await.map(drop),
@@ -56,7 +56,7 @@ impl Embedder {
         }
     }
 
-    /// A vector of each text, in order.
+    /// Returns a vector for each text, in order.
     pub async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>, StageError> {
         match self {
             Embedder::Hashing => {
@@ -77,7 +77,7 @@ impl Embedder {
     }
 }
 
-/// What an earlier attempt has embedded by the same model is not paid for again.
+/// Chunks that an earlier attempt embedded with the same model are not embedded again.
 pub async fn embed(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError> {
     let (pipeline, file) = (attempt.pipeline, attempt.held.file.id);
     let (core, embedder) = (&pipeline.core, &pipeline.embedder);

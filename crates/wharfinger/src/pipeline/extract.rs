@@ -1,5 +1,5 @@
-//! Gets the text out of a file, in a process of its own with limits on memory, time and what is unpacked: a file that
-//! crashes it fails, and nothing else does.
+//! Extracts the text of a file in a child process with limits on memory, time and decompressed size. If a file crashes the
+//! process, only this file fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -17,7 +17,7 @@ use super::{Attempt, Backend, StageError};
 use crate::config::ExtractSettings;
 use crate::pipeline::Pipeline;
 
-/// Where copies lie while they are read; what crashed processes left there goes when the program starts.
+/// The folder for local copies. Copies left by crashed processes are removed at start and from time to time.
 const FOLDER: &str = "extracting";
 const READ_BYTES: usize = 256 << 10;
 const CHECK_BYTES: usize = 64 << 10;
@@ -27,7 +27,9 @@ pub async fn extract(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError
     let limits = &attempt.pipeline.core.settings.pipeline.extract;
     if attempt.held.file.size > limits.file_bytes_max {
         let most = limits.file_bytes_max;
-        return Err(StageError::Permanent(format!("larger than the {most} bytes that are read for text")));
+        return Err(StageError::Permanent(format!(
+            "the file is too large to extract its text; the limit is {most} bytes"
+        )));
     }
     let copy = Copy::make(attempt).await?;
     let mut sink = TextSink::open(attempt).await?;
@@ -41,9 +43,9 @@ pub async fn extract(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError
     sink.finish(&extracted.kind, extracted.pages).await
 }
 
-fn child_limits(settings: &ExtractSettings, cut_bytes: u64) -> ExtractLimits {
+fn child_limits(settings: &ExtractSettings, truncate_at_bytes: u64) -> ExtractLimits {
     ExtractLimits {
-        cut_bytes,
+        truncate_at_bytes,
         pages_max: settings.pages_max,
         inflated_bytes_max: settings.inflated_bytes_max,
         text_bytes_max: settings.text_bytes_max,
@@ -52,7 +54,7 @@ fn child_limits(settings: &ExtractSettings, cut_bytes: u64) -> ExtractLimits {
     }
 }
 
-/// A local copy, gone when it is no longer needed.
+/// A local copy that is removed when it is dropped.
 struct Copy {
     path: PathBuf,
 }
@@ -63,22 +65,22 @@ impl Drop for Copy {
     }
 }
 
-/// A full disk is the trouble of all files, one that has no room for this file is its own.
+/// An error of the local disk. A check of the disk then decides whether it affects all files or only this one.
 fn disk_error(error: std::io::Error) -> StageError {
-    StageError::Backend(Backend::Disk, format!("the local copy: {error}"))
+    StageError::Backend(Backend::Disk, format!("cannot write the local copy of the file: {error}"))
 }
 
 fn machine_error(error: std::io::Error) -> StageError {
-    StageError::Backend(Backend::Machine, format!("the extractor: {error}"))
+    StageError::Backend(Backend::Machine, format!("cannot talk to the text extractor: {error}"))
 }
 
-/// Whether small copies can be written where all copies are.
+/// Checks that a small file can be written to the folder for copies.
 pub(super) async fn check_disk(data_dir: &Path) -> std::io::Result<()> {
     let folder = data_dir.join(FOLDER);
     tokio::fs::create_dir_all(&folder).await?;
     let probe = folder.join(format!("check.{}", uuid::Uuid::new_v4()));
     let written = tokio::fs::write(&probe, [0; CHECK_BYTES]).await;
-    // A full disk makes the file and writes nothing into it.
+    // On a full disk the file is created but stays empty.
     let removed = tokio::fs::remove_file(&probe).await;
     written.and(removed)
 }
@@ -107,10 +109,12 @@ async fn run_child(
     let mut child = tokio::process::Command::from(child::command(&pipeline.extractor))
         .kill_on_drop(true)
         .spawn()
-        .map_err(|error| StageError::Backend(Backend::Machine, format!("the extractor does not start: {error}")))?;
+        .map_err(|error| {
+            StageError::Backend(Backend::Machine, format!("cannot start the text extractor: {error}"))
+        })?;
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(mut stdin), Some(mut stdout), Some(stderr)) = pipes else {
-        return Err(StageError::Backend(Backend::Machine, "the extractor has no output".into()));
+        return Err(StageError::Backend(Backend::Machine, "the text extractor has no output".into()));
     };
     let work = async {
         stdin.write_all(&request.to_json()).await.map_err(machine_error)?;
@@ -132,34 +136,33 @@ async fn run_child(
         let ((), report) = futures::future::try_join(text, report).await?;
         let status = child.wait().await.map_err(machine_error)?;
         warn_weak_sandbox(child::sandbox(&report));
-        child::verdict(status, &report).map_err(trouble)
+        child::outcome(status, &report).map_err(stage_error)
     };
-    // The child ends itself by its own limits; this is for one that sleeps.
-    let patience =
-        Duration::from_millis(pipeline.core.settings.pipeline.extract.timeout_ms.saturating_mul(4));
-    match tokio::time::timeout(patience, work).await {
+    // The child stops at its own limits. This timeout stops a child that hangs.
+    let timeout = Duration::from_millis(pipeline.core.settings.pipeline.extract.timeout_ms.saturating_mul(4));
+    match tokio::time::timeout(timeout, work).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(StageError::Permanent("its text was not out in time (EXTRACT_TIMEOUT_MS)".into())),
+        Err(_) => Err(StageError::Permanent("text extraction took too long (EXTRACT_TIMEOUT_MS)".into())),
     }
 }
 
-/// Once for a process, where the kernel does not enforce all of it.
+/// Warns once per process if the kernel does not support the full sandbox.
 fn warn_weak_sandbox(sandbox: Option<Sandbox>) {
-    static TOLD: Once = Once::new();
+    static WARNED: Once = Once::new();
     if let Some(Sandbox { landlock, seccomp }) = sandbox
         && !(landlock && seccomp)
     {
-        TOLD.call_once(|| {
+        WARNED.call_once(|| {
             tracing::warn!(
                 landlock,
                 seccomp,
-                "the kernel does not restrict the process that reads untrusted files"
+                "the kernel does not support the full sandbox for the text extractor"
             );
         });
     }
 }
 
-fn trouble(error: ExtractError) -> StageError {
+fn stage_error(error: ExtractError) -> StageError {
     match error {
         ExtractError::Unavailable(_) => StageError::Retryable(error.to_string()),
         ExtractError::NotSupported(_) => StageError::Permanent(format!("not supported: {error}")),
@@ -167,7 +170,7 @@ fn trouble(error: ExtractError) -> StageError {
     }
 }
 
-/// Copies that nobody can be reading any more; younger ones may be another process's.
+/// Removes copies older than the stage timeout. Another process may still read a younger one.
 pub fn remove_old_copies(data_dir: &Path, stage_timeout_ms: i64) {
     let Ok(entries) = std::fs::read_dir(data_dir.join(FOLDER)) else { return };
     let lives = Duration::from_millis(u64::try_from(stage_timeout_ms).unwrap_or(0));

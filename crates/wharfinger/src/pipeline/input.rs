@@ -1,5 +1,5 @@
-//! What a stage works on beside the file itself: the output of the stage before it. A small one goes with the lease, a
-//! large one behind a signed URL that works while the lease does.
+//! The input of a stage besides the file: the output of the previous stage. A small input is sent with the lease, a large
+//! one as a signed URL that works while the lease is valid.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::core::Core;
 use crate::core::VerbError;
 use crate::pipeline::Pipeline;
 
-/// What goes with the lease itself.
+/// Larger inputs are sent as a URL.
 const INLINE_BYTES_MAX: u64 = 256 << 10;
 const INLINE_CHUNKS_MAX: u64 = 100;
 const PAGE_CHUNKS: usize = 500;
@@ -24,7 +24,7 @@ const PAGE_CHUNKS: usize = 500;
 pub enum Input {
     Nothing,
     Here(Value),
-    /// A URL that answers the same as JSON.
+    /// A signed URL that returns the input as JSON.
     There(String),
 }
 
@@ -55,7 +55,7 @@ pub(super) async fn of(pipeline: &Pipeline, held: &LeasedStageJob) -> Result<Inp
     }
 }
 
-/// What of the stages before it a stage works on, wherever they stand.
+/// Which earlier output a stage needs.
 enum InputKind {
     Nothing,
     Verdict,
@@ -90,7 +90,7 @@ fn url(pipeline: &Pipeline, held: &LeasedStageJob) -> String {
     )
 }
 
-/// The whole input as JSON, piece by piece.
+/// Streams the whole input as JSON.
 pub async fn open(
     pipeline: Arc<Pipeline>,
     job: JobId,
@@ -121,7 +121,7 @@ fn text(core: Arc<Core>, file: FileId) -> Pieces {
             let core = core.clone();
             async move {
                 let text = read_part(&core, &part).await;
-                let text = text.map_err(|trouble| VerbError::Unavailable(format!("{trouble:?}")))?;
+                let text = text.map_err(|error| VerbError::Unavailable(error.to_string()))?;
                 let quoted = Value::String(text).to_string();
                 Ok(Bytes::from(quoted[1..quoted.len() - 1].to_owned()))
             }

@@ -1,5 +1,5 @@
-//! The token of a lease as a worker gets it: the number that fences it, and a MAC over job, number and owner. It cannot be
-//! guessed, and another worker cannot use it.
+//! The lease token that a worker gets: the fencing number, and a MAC over job, number and owner. It cannot be guessed, and
+//! another worker cannot use it.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
@@ -16,12 +16,12 @@ impl LeaseKey {
         LeaseKey(key)
     }
 
-    /// What a worker has to show for its lease.
+    /// The token for a worker's lease.
     pub fn token(&self, job: JobId, number: i64, owner: &Caller) -> String {
         format!("{number}.{}", to_hex(&self.lease(job, number, owner).finalize().into_bytes()))
     }
 
-    /// The number in a token of this worker's lease; none in any other text.
+    /// The number in the token, or None if it is not a token of this worker for this job.
     pub fn number(&self, job: JobId, token: &str, owner: &Caller) -> Option<i64> {
         let (number, shown) = token.split_once('.')?;
         let number: i64 = number.parse().ok()?;
@@ -39,7 +39,7 @@ impl LeaseKey {
 
     fn lease(&self, job: JobId, number: i64, owner: &Caller) -> Hmac<Sha256> {
         let Caller { tenant, user, role } = owner;
-        // Lengths, so that no two owners make the same text.
+        // With the lengths, so that two owners never have the same text.
         let (tenant, user) = (tenant.as_str(), user.as_str());
         let role = role.as_str();
         self.over(&format!("lease {job} {number} {role} {} {tenant} {} {user}", tenant.len(), user.len()))
@@ -56,7 +56,7 @@ impl LeaseKey {
     }
 }
 
-/// Takes as long for a near miss as for a wide one.
+/// Compares in constant time.
 fn verify(mac: Hmac<Sha256>, shown: &str) -> bool {
     let Some(bytes) = from_hex(shown) else { return false };
     mac.verify_slice(&bytes).is_ok()

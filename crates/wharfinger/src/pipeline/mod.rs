@@ -1,5 +1,5 @@
-//! After confirm a file is worked on until it is ready, or failed with a reason. Each stage is a queue of its own;
-//! this process works on those it is told to, outside workers on the others, and both end a stage in the same way.
+//! Processes confirmed files until they are ready, or failed with a reason. Each stage has its own queue. This process runs
+//! the stages of `PIPELINE_BUILTIN_STAGES`, outside workers run the others. Both end a stage in the same way.
 
 mod attempt;
 mod bisect;
@@ -17,7 +17,6 @@ pub mod remote;
 pub mod run;
 pub mod scan;
 pub mod search;
-
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -37,30 +36,30 @@ use crate::quota::Quota;
 use embed::Embedder;
 use lease_token::LeaseKey;
 
-/// Large ones take a lot of memory.
+/// Outputs of outside workers that are stored at once. A large output takes a lot of memory.
 const OUTPUTS_MAX: usize = 4;
 
-/// What the stages of this process work with.
+/// The state of the pipeline in this process, and what its stages need.
 pub struct Pipeline {
     pub core: Arc<Core>,
     quota: Arc<Quota>,
     pub scanner: Scanner,
     pub embedder: Embedder,
-    /// This very program: text is extracted in a process of its own.
+    /// The path of this program. It is started again as a child process to extract text.
     pub extractor: PathBuf,
-    /// Processes that extract, each with as much memory as it may have.
+    /// Limits the extractor processes, because each may use its full memory limit.
     extractions: Arc<Semaphore>,
-    /// Files that a worker did not come back from: one at a time.
+    /// Files whose last worker was lost run one at a time.
     suspects: Arc<Semaphore>,
-    /// Searches under way.
+    /// Limits running searches.
     pub searches: search::Searches,
-    /// Outputs of outside workers that are being taken in.
+    /// Limits the outputs of outside workers that are stored at once.
     outputs: Semaphore,
     /// Signs the leases of outside workers and the URLs of their input.
     lease_key: LeaseKey,
-    /// Claims whose answer was lost: what they leased is to be given back.
+    /// Ids of claims whose answer from the catalog was lost. Their leases are released later.
     lost_claims: Mutex<Vec<String>>,
-    /// Leases that no worker got, and that could not be given back yet.
+    /// Leases that reached no worker and could not be released yet.
     unreleased: Mutex<Vec<StageEnd>>,
 }
 
@@ -92,7 +91,7 @@ fn bad(name: &str, problem: String) -> OpenError {
     OpenError::Setting(BadSetting { name: name.to_owned(), problem })
 }
 
-/// The stages this process works on itself, the last first: what was begun is finished before something new is.
+/// The stages that this process runs, last stage first, so that started files are finished before new ones start.
 pub fn own_stages(core: &Core) -> Vec<Stage> {
     Stage::ALL.into_iter().rev().filter(|stage| core.settings.pipeline.builtin.contains(stage)).collect()
 }

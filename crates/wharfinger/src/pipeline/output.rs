@@ -1,5 +1,5 @@
-//! What a stage has made, brought to where it is kept. Every write is under the attempt's lease: whoever lost it
-//! leaves nothing that counts.
+//! Stores the output of a stage. Every write is fenced by the attempt's lease, so an attempt without its lease changes
+//! nothing.
 
 use bytes::{Bytes, BytesMut};
 use serde_json::json;
@@ -11,20 +11,20 @@ use wharfinger_stores::{BlobError, WriteMode};
 
 use super::{Attempt, Backend, StageError, bounds};
 
-/// A text is kept in pieces that can be held in memory.
+/// A text is stored in parts that fit into memory.
 pub const TEXT_PART_BYTES_MAX: usize = 4 << 20;
 const CHUNKS_PER_WRITE: usize = 500;
 
-/// Takes text as it comes and puts it into the store piece by piece.
+/// Writes a text to the store, part by part.
 pub struct TextSink<'a> {
     attempt: &'a Attempt<'a>,
     open: BytesMut,
     parts: Vec<TextPart>,
-    /// How many more bytes are taken.
+    /// How many more input bytes are accepted.
     left: u64,
-    /// How many more may be put, as they are kept: what is no text takes more than it did.
+    /// How many more bytes may be stored. Invalid bytes take more space when stored than in the input.
     left_to_put: u64,
-    /// There was more than may be kept.
+    /// The text was longer than allowed.
     pub is_cut: bool,
 }
 
@@ -35,12 +35,12 @@ impl<'a> TextSink<'a> {
         Ok(TextSink { attempt, open, parts, left, left_to_put: left, is_cut: false })
     }
 
-    /// How much more may be kept.
+    /// How many more bytes are accepted.
     pub fn bytes_max(&self) -> u64 {
         self.left
     }
 
-    /// Bytes may end inside a character; what comes next completes it. What may not be kept is left out.
+    /// Adds bytes, which may end inside a character. Bytes beyond the limit are dropped.
     pub async fn push(&mut self, bytes: &[u8]) -> Result<(), StageError> {
         let kept = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
         self.is_cut |= kept < bytes.len();
@@ -56,17 +56,17 @@ impl<'a> TextSink<'a> {
         Ok(())
     }
 
-    /// Answers how the stage ends: with the text and what is to be said about it.
+    /// Returns the end of the stage: the text and its details.
     pub async fn finish(mut self, kind: &str, pages: u32) -> Result<AttemptOutcome, StageError> {
         if !self.open.is_empty() {
             let rest = self.open.split();
             self.put(rest.freeze()).await?;
         }
         let bytes: u64 = self.parts.iter().map(|part| part.bytes).sum();
-        let said = json!({
+        let details = json!({
             "kind": kind, "pages": pages, "bytes": bytes, "parts": self.parts.len(), "cut": self.is_cut,
         });
-        Ok(AttemptOutcome::Done(StageOutput { details: Some(said.to_string()), text: Some(self.parts) }))
+        Ok(AttemptOutcome::Done(StageOutput { details: Some(details.to_string()), text: Some(self.parts) }))
     }
 
     async fn put(&mut self, bytes: Bytes) -> Result<(), StageError> {
@@ -89,26 +89,26 @@ impl<'a> TextSink<'a> {
             return Err(StageError::LeaseLost);
         }
         let bytes = text.len() as u64;
-        core.blobs.put(&key, Bytes::from(text), WriteMode::Overwrite).await.map_err(away)?;
-        let meta = core.blobs.head(&key, None).await.map_err(away)?;
-        core.blobs.make_durable(&key).await.map_err(away)?;
+        core.blobs.put(&key, Bytes::from(text), WriteMode::Overwrite).await.map_err(store_error)?;
+        let meta = core.blobs.head(&key, None).await.map_err(store_error)?;
+        core.blobs.make_durable(&key).await.map_err(store_error)?;
         let pin = Pin { etag: meta.etag, version_id: meta.version_id };
         self.parts.push(TextPart { key, pin, bytes });
         Ok(())
     }
 }
 
-/// No database takes a NUL in a text, and no text needs one. What stands for it is longer.
+/// Replaces NUL characters, which PostgreSQL does not accept in a text. The replacement is longer.
 fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-/// Of what we have just put, absent is as strange as anything else.
-fn away(error: BlobError) -> StageError {
+/// For an object that was just written, "not found" is an error of the store like any other.
+fn store_error(error: BlobError) -> StageError {
     StageError::Backend(Backend::Store, error.to_string())
 }
 
-/// The end of the last whole character, at a line's end if one is near.
+/// Where to split: after the last line break if there is one near the end, otherwise after the last complete character.
 fn split_point(bytes: &[u8]) -> usize {
     let near = bytes.len().saturating_sub(64 << 10);
     if let Some(line) = bytes[near..].iter().rposition(|byte| *byte == b'\n') {
@@ -122,15 +122,15 @@ fn split_point(bytes: &[u8]) -> usize {
     end
 }
 
-/// Takes chunks as they come and writes them in batches.
+/// Writes chunks in batches.
 pub struct ChunkSink<'a> {
     attempt: &'a Attempt<'a>,
     open: Vec<ChunkRow>,
     written: bool,
     count: u64,
-    /// How many more bytes may be kept.
+    /// How many more bytes may be stored.
     left: u64,
-    /// There was more than may be kept.
+    /// There were more chunks than allowed.
     is_cut: bool,
 }
 
@@ -140,11 +140,11 @@ impl<'a> ChunkSink<'a> {
         Ok(ChunkSink { attempt, open: Vec::new(), written: false, count: 0, left, is_cut: false })
     }
 
-    /// A chunk for which there is no room is left out, and so are all after it.
+    /// Adds a chunk. A chunk beyond the limit is dropped, and so are all chunks after it.
     pub async fn push(&mut self, text: String, start: u64, end: u64) -> Result<(), StageError> {
         let text = without_nul(&text);
         let bytes = bounds::stored_bytes(text.len() as u64 + bounds::vector_bytes(self.attempt));
-        // A text that was kept can be found, however short its bound is.
+        // The first chunk is always stored, so that every stored text can be found.
         self.is_cut |= bytes > self.left && self.count > 0;
         if self.is_cut {
             return Ok(());
@@ -169,19 +169,19 @@ impl<'a> ChunkSink<'a> {
         if !self.open.is_empty() || !self.written {
             self.write().await?;
         }
-        let said = json!({ "chunks": self.count, "cut": self.is_cut });
-        Ok(AttemptOutcome::Done(StageOutput { details: Some(said.to_string()), text: None }))
+        let details = json!({ "chunks": self.count, "cut": self.is_cut });
+        Ok(AttemptOutcome::Done(StageOutput { details: Some(details.to_string()), text: None }))
     }
 }
 
-/// Takes vectors of one length and writes them, as far as there is room for them.
+/// Writes vectors of equal length, up to the limit.
 pub struct VectorSink<'a> {
     attempt: &'a Attempt<'a>,
     model: &'a str,
-    /// How many more bytes may be kept.
+    /// How many more bytes may be stored.
     left: u64,
     dimensions: usize,
-    /// There were more than may be kept. Chunks without a vector are found by their words only.
+    /// There were more vectors than allowed. Chunks without a vector are not found by a search.
     pub is_cut: bool,
 }
 
@@ -217,10 +217,10 @@ impl<'a> VectorSink<'a> {
     pub async fn finish(self) -> Result<AttemptOutcome, StageError> {
         let kept =
             self.attempt.pipeline.core.catalog.chunk_bytes(self.attempt.held.file.id, self.model).await?;
-        let said = json!({
+        let details = json!({
             "vectors": kept.vectors, "dimensions": self.dimensions, "model": self.model, "cut": self.is_cut,
         });
-        Ok(AttemptOutcome::Done(StageOutput { details: Some(said.to_string()), text: None }))
+        Ok(AttemptOutcome::Done(StageOutput { details: Some(details.to_string()), text: None }))
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
     use super::split_point;
 
     #[test]
-    fn a_piece_ends_at_a_line_or_at_least_with_a_whole_character() {
+    fn a_part_ends_at_a_line_break_or_after_a_complete_character() {
         let text = "Zeile eins\nZeile zwei".as_bytes();
         assert_eq!(&text[..split_point(text)], b"Zeile eins\n");
         for cut in 0..4 {

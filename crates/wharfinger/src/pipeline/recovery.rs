@@ -1,9 +1,9 @@
-//! Begins stuck files anew: all that are overdue at the word of the sweep, those that a person names at any time. A file
-//! that only waits, or that a worker is at, is left alone by both.
+//! Recovers stuck files: the sweep recovers all overdue files, and a caller can recover a file at any time. A file that only
+//! waits in the queue, or that a worker has leased, is not recovered.
 
 use std::time::{Duration, Instant};
 
-use wharfinger_catalog::{Catalog, RecoveryOutcome, Recovery, Scope, StuckFile, StuckCursor};
+use wharfinger_catalog::{Catalog, Recovery, RecoveryOutcome, Scope, StuckCursor, StuckFile};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::state::Status;
@@ -14,16 +14,16 @@ use crate::core::{Caller, VerbError};
 use crate::telemetry::metric;
 use crate::uploads::{STALE_TRIES_MAX, find};
 
-/// Files that are listed at once.
+/// Files read by one query.
 pub const PAGE_FILES: usize = 1_000;
-/// Files of one transaction: few enough that others do not wait for long.
+/// Files in one transaction. Few enough that other writers do not wait long.
 pub const BATCH_FILES: usize = 200;
-/// How long somebody waits for all of their files, before they are told how far it got.
+/// When this time is over, `retry_all` stops and answers with what it has done.
 const RETRY_ALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// What went wrong is told of so many files.
+/// How many errors an answer contains.
 const ERRORS_MAX: usize = 1_000;
 
-/// A page of the files in a scope that have not got on for too long, the longest first, and how many there are.
+/// A page of the stuck files in a scope, the longest first, and how many there are in total.
 pub async fn list(
     core: &Core,
     scope: &Scope,
@@ -35,7 +35,7 @@ pub async fn list(
     Ok((files, core.catalog.count_stuck(scope, now).await?))
 }
 
-/// What became of each of these, and of which that is not known.
+/// Recovers these files. Returns the outcome of each, and the files that failed with an error.
 pub async fn recover(
     core: &Core,
     catalog: &Catalog,
@@ -43,50 +43,53 @@ pub async fn recover(
     of: RecoveryTrigger,
     actor: &str,
 ) -> Result<Outcomes<FileId, (FileId, RecoveryOutcome)>, VerbError> {
-    let begin_anew = |files| {
+    let recover = |files| {
         let (actor, plan, now) = (actor.to_owned(), core.plan.clone(), core.clock.now());
         catalog.recover(Recovery { files, of, actor, plan, now })
     };
-    let outcomes = bisect(core, files, begin_anew).await?;
+    let outcomes = bisect(core, files, recover).await?;
     for (file, recovered) in &outcomes.done {
         after_recovery(core, *file, recovered, actor);
     }
     for (file, error) in &outcomes.failed {
-        tracing::error!(job = actor, fileId = %file, error = %error, "a stuck file could not be recovered");
+        tracing::error!(job = actor, fileId = %file, error = %error, "cannot recover a stuck file");
     }
     Ok(outcomes)
 }
 
-/// What follows outside the catalog.
+/// Logs and counts a recovery, and wakes the loops that have work now.
 fn after_recovery(core: &Core, file: FileId, recovered: &RecoveryOutcome, actor: &str) {
     match recovered {
         RecoveryOutcome::Queued { from, retry_count } => {
             tracing::debug!(job = actor, fileId = %file, from = %from, retryCount = retry_count, action = "reEnqueued",
-                "a stuck file is begun anew");
+                "stuck file queued again");
             metric::stuck_recovered("reEnqueued");
             core.wakeups.stage.notify_one();
             core.wakeups.archive.notify_one();
         }
         RecoveryOutcome::Failed { tenant, why } => {
             tracing::warn!(job = actor, fileId = %file, tenant = %tenant, error = %why, action = "permanentlyFailed",
-                "a stuck file is given up");
+                "stuck file failed for good");
             metric::stuck_recovered("permanentlyFailed");
             core.wakeups.notice.notify_one();
             core.wakeups.archive.notify_one();
         }
-        RecoveryOutcome::Waiting | RecoveryOutcome::InProgress { .. } | RecoveryOutcome::NotStuck | RecoveryOutcome::Unreadable => {}
+        RecoveryOutcome::Waiting
+        | RecoveryOutcome::InProgress { .. }
+        | RecoveryOutcome::NotStuck
+        | RecoveryOutcome::Unreadable => {}
     }
 }
 
-/// A file that waits again.
+/// A file that was queued again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retried {
     pub from: Status,
     pub retry_count: u32,
 }
 
-/// Sends one file on at a person's word, however often it was begun anew. One that waits for a later time no longer has
-/// to, and nothing is counted for that; one that a worker is at is the worker's.
+/// Retries one file, without a limit on its recoveries. A file that waits for a later time becomes due now, and its
+/// retry count does not change. A file with a valid lease is left to its worker.
 pub async fn retry(core: &Core, caller: &Caller, id: FileId) -> Result<Retried, VerbError> {
     for _ in 0..STALE_TRIES_MAX {
         let file = find::find(core, caller, id).await?;
@@ -108,14 +111,16 @@ pub async fn retry(core: &Core, caller: &Caller, id: FileId) -> Result<Retried, 
             return Err(error.into());
         }
         match outcomes.done.into_iter().next() {
-            Some((_, RecoveryOutcome::Queued { from, retry_count })) => return Ok(Retried { from, retry_count }),
+            Some((_, RecoveryOutcome::Queued { from, retry_count })) => {
+                return Ok(Retried { from, retry_count });
+            }
             Some((_, RecoveryOutcome::Waiting)) => {
                 core.catalog.make_due_now(id, core.clock.now()).await?;
                 core.wakeups.stage.notify_one();
                 return Ok(Retried { from: file.status, retry_count: file.retry_count });
             }
             Some((_, RecoveryOutcome::InProgress { until })) => return Err(VerbError::InWork { until }),
-            // It got on between two looks.
+            // The file made progress in the meantime: read it again.
             Some((_, RecoveryOutcome::Failed { .. } | RecoveryOutcome::NotStuck)) | None => {}
             Some((_, RecoveryOutcome::Unreadable)) => return Err(unreadable()),
         }
@@ -123,18 +128,18 @@ pub async fn retry(core: &Core, caller: &Caller, id: FileId) -> Result<Retried, 
     Err(VerbError::busy())
 }
 
-/// What came of sending on all that is stuck.
+/// The result of `retry_all`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetriedAll {
     pub retried: u64,
-    /// Those that only wait, or got on meanwhile.
+    /// Files that only wait in the queue, or made progress in the meantime.
     pub skipped: u64,
     pub errors: Vec<(FileId, VerbError)>,
-    /// There are more: it was broken off for the time it took.
+    /// It stopped at its time limit, and there may be more files.
     pub is_broken_off: bool,
 }
 
-/// Sends on all that is stuck in a scope and does not merely wait.
+/// Recovers all stuck files in a scope, except those that only wait in the queue.
 pub async fn retry_all(core: &Core, scope: &Scope, actor: &str) -> Result<RetriedAll, VerbError> {
     let overdue_at = core.clock.now();
     let started = Instant::now();
@@ -148,20 +153,23 @@ pub async fn retry_all(core: &Core, scope: &Scope, actor: &str) -> Result<Retrie
         let page = core.catalog.stuck_files(scope, (overdue_at, core.clock.now()), after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(all) };
         after = Some(last.cursor);
-        let recoverable: Vec<FileId> = recoverable(&page).collect();
-        all.skipped += (page.len() - recoverable.len()) as u64;
-        for some in recoverable.chunks(BATCH_FILES) {
+        let files: Vec<FileId> = recoverable(&page).collect();
+        all.skipped += (page.len() - files.len()) as u64;
+        for some in files.chunks(BATCH_FILES) {
             if started.elapsed() > RETRY_ALL_TIMEOUT {
                 all.is_broken_off = true;
                 return Ok(all);
             }
-            let outcomes = recover(core, &core.catalog, some.to_vec(), RecoveryTrigger::Manual, actor).await?;
-            let is_retried =
-                |(_, recovered): &&(FileId, RecoveryOutcome)| matches!(recovered, RecoveryOutcome::Queued { .. });
+            let outcomes =
+                recover(core, &core.catalog, some.to_vec(), RecoveryTrigger::Manual, actor).await?;
+            let is_retried = |(_, recovered): &&(FileId, RecoveryOutcome)| {
+                matches!(recovered, RecoveryOutcome::Queued { .. })
+            };
             let retried = outcomes.done.iter().filter(is_retried).count();
             all.retried += retried as u64;
-            let is_unreadable =
-                |(_, recovered): &&(FileId, RecoveryOutcome)| matches!(recovered, RecoveryOutcome::Unreadable);
+            let is_unreadable = |(_, recovered): &&(FileId, RecoveryOutcome)| {
+                matches!(recovered, RecoveryOutcome::Unreadable)
+            };
             let unread: Vec<FileId> =
                 outcomes.done.iter().filter(is_unreadable).map(|(file, _)| *file).collect();
             all.skipped += (outcomes.done.len() - retried - unread.len()) as u64;

@@ -1,4 +1,4 @@
-//! Workers in any language: what they may do with a lease. A lease that is no longer the current one changes nothing.
+//! What outside workers can do with a lease. A call with a lease that is not the current one changes nothing.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use futures::StreamExt as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::AcquireError;
-use wharfinger_catalog::{Claimable, ChunkVector, StageEndContext, StageClaim, StageEnd, LeasedStageJob};
+use wharfinger_catalog::{ChunkVector, Claimable, LeasedStageJob, StageClaim, StageEnd, StageEndContext};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::limits::stored_reason;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome, StageOutput};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult, StageOutput};
 use wharfinger_stores::{BlobError, GetGrant, UrlLifetime};
 
 use super::input::{self, Input};
 use super::output::{ChunkSink, TextSink, VectorSink};
-use super::{Attempt, StageError, run, scan, claims};
+use super::{Attempt, StageError, claims, run, scan};
 use crate::auth::LeaseScope;
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
@@ -25,18 +25,18 @@ use crate::pipeline::Pipeline;
 
 pub const LEASE_JOBS_MAX: usize = 100;
 const LEASE_MS_MIN: i64 = 1_000;
-/// A URL lives at least so long, however short the lease is.
+/// The shortest lifetime of a download URL, also for a shorter lease.
 const URL_LIFE_MS_MIN: i64 = 15 * 60_000;
 const PREPARED_AT_ONCE: usize = 16;
-/// How long an output that is being taken in is safe from others.
+/// How long a worker's output may take to be stored before the lease can be lost.
 const STORE_OUTPUT_MS: i64 = 5 * 60_000;
-/// The model of vectors that outside workers make.
+/// The model name for vectors from outside workers.
 const OUTSIDE: &str = "outside";
 const DIMENSIONS_MAX: usize = 16_384;
-/// Beyond any text that there can be.
+/// Larger than the offset in any text.
 const OFFSET_MAX: u64 = 1 << 50;
 
-/// Who leases, and what its token narrows that to.
+/// The caller, and which leases its token allows.
 pub struct Worker {
     pub caller: Caller,
     pub scope: LeaseScope,
@@ -50,8 +50,8 @@ pub struct LeasedJob {
     pub input: Input,
 }
 
-/// Leases on their way to a worker. Dropped before they were sent (the client hung up, the call took too long), they are
-/// given back: a worker that never had a file must not count as lost.
+/// Leases on their way to a worker. If this is dropped before they were sent (the client hung up, the call took too long),
+/// they are released: a worker that never had a job must not count as lost.
 pub struct Delivery {
     pipeline: Arc<Pipeline>,
     leases: Vec<StageEnd>,
@@ -63,7 +63,7 @@ impl Delivery {
         Delivery { pipeline: pipeline.clone(), leases }
     }
 
-    /// The worker's connection has taken them.
+    /// The worker's connection has accepted the answer.
     pub fn sent(&mut self) {
         self.leases.clear();
     }
@@ -77,17 +77,17 @@ impl Drop for Delivery {
         tracing::info!(
             jobs = self.leases.len(),
             action = "released",
-            "a worker hung up before it got its jobs"
+            "worker disconnected before it got its jobs, they are released"
         );
         for lease in self.leases.drain(..) {
             claims::release_later(&self.pipeline, lease);
         }
-        // Without a runtime the process is ending, and another one takes the leases back.
+        // Without a runtime the process is ending, and another process ends the leases when they expire.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let pipeline = self.pipeline.clone();
             let returning = self.pipeline.core.verbs.track_future(async move {
                 if let Err(error) = claims::release_undelivered(&pipeline).await {
-                    tracing::warn!(error = %error, "cannot give back leases now, trying again later");
+                    tracing::warn!(error = %error, "cannot release leases now, trying again later");
                 }
             });
             runtime.spawn(returning);
@@ -99,7 +99,7 @@ fn worker_name(caller: &Caller) -> String {
     format!("{}:{}", caller.role.as_str(), caller.user)
 }
 
-/// Claims up to so many files of these stages. What cannot be handed out is ended there and then, for the right reason.
+/// Claims up to `max` jobs of these stages. A job that cannot be given to the worker is ended at once with the reason.
 pub async fn lease(
     pipeline: &Pipeline,
     worker: &Worker,
@@ -113,7 +113,7 @@ pub async fn lease(
         return Ok(Vec::new());
     }
     for stage in stages {
-        // Files keep the stages they were confirmed under.
+        // Files keep the stages that were configured when they were confirmed, so a removed stage may still have jobs.
         if !core.plan.stages.contains(stage) && core.catalog.next_job_at(&[stage.queue()]).await?.is_none() {
             return Err(VerbError::NotInPipeline(*stage));
         }
@@ -126,12 +126,12 @@ pub async fn lease(
     if !held.is_empty() {
         core.wakeups.archive.notify_one();
     }
-    let handed = futures::stream::iter(held).map(|held| prepare(pipeline, caller, held, lease_ms));
-    let leased: Vec<Option<LeasedJob>> = handed.buffered(PREPARED_AT_ONCE).collect().await;
+    let prepared = futures::stream::iter(held).map(|held| prepare(pipeline, caller, held, lease_ms));
+    let leased: Vec<Option<LeasedJob>> = prepared.buffered(PREPARED_AT_ONCE).collect().await;
     Ok(leased.into_iter().flatten().collect())
 }
 
-/// One that would be given up with one more lost worker comes alone; of other suspects there is one at a time.
+/// Claims jobs. A file that would fail with one more lost worker is claimed alone. At most one other suspect is claimed.
 async fn claim_some(
     pipeline: &Pipeline,
     worker: &Worker,
@@ -161,9 +161,9 @@ async fn claim_some(
             };
             match claims::claim_stage(pipeline, claim).await {
                 Ok(claimed) => held.extend(claimed),
-                // What is held already goes to the worker: thrown away, it would count as lost.
+                // The claimed jobs still go to the worker. If they were dropped, the worker would count as lost.
                 Err(error) if !held.is_empty() => {
-                    tracing::warn!(error = %error, "cannot claim more work");
+                    tracing::warn!(error = %error, "cannot claim more jobs");
                     return Ok(held);
                 }
                 Err(error) => return Err(error.into()),
@@ -176,8 +176,13 @@ async fn claim_some(
     Ok(held)
 }
 
-/// None where the file did not get as far as the worker.
-async fn prepare(pipeline: &Pipeline, caller: &Caller, held: LeasedStageJob, lease_ms: i64) -> Option<LeasedJob> {
+/// Checks the object and signs what the worker needs. None if that failed: the attempt is then ended.
+async fn prepare(
+    pipeline: &Pipeline,
+    caller: &Caller,
+    held: LeasedStageJob,
+    lease_ms: i64,
+) -> Option<LeasedJob> {
     let core = &pipeline.core;
     let ready = async {
         is_unchanged(core, &held.file).await?;
@@ -189,14 +194,14 @@ async fn prepare(pipeline: &Pipeline, caller: &Caller, held: LeasedStageJob, lea
             let token = pipeline.lease_key.token(held.job.id, held.job.token, caller);
             Some(LeasedJob { held, token, download_url, input })
         }
-        Err(trouble) => {
-            tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant, error = ?trouble,
-                action = "stopped", "a file could not be handed to a worker");
+        Err(error) => {
+            tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant, error = %error,
+                action = "stopped", "cannot give a file to a worker");
             if let Some(outcome) = error.into_outcome(pipeline, held.job.attempt).await {
                 let ended =
                     end(core, caller, StageEnd { job: held.job.id, token: held.job.token, outcome }).await;
                 if ended.is_err_and(|error| error != VerbError::LeaseLost) {
-                    // No worker had it: it must not count as lost when its lease runs out.
+                    // No worker had the job, so the expired lease must not count as a lost worker.
                     claims::release_later(pipeline, claims::released(&held));
                 }
             }
@@ -205,9 +210,10 @@ async fn prepare(pipeline: &Pipeline, caller: &Caller, held: LeasedStageJob, lea
     }
 }
 
-/// The object is still the one that was confirmed: not every store binds a URL to that.
+/// Checks that the object is still the confirmed one. Not every store can bind a URL to an object version.
 async fn is_unchanged(core: &Core, file: &File) -> Result<(), StageError> {
-    let pin = file.pin.as_ref().ok_or_else(|| StageError::Permanent("it was never confirmed".into()))?;
+    let pin =
+        file.pin.as_ref().ok_or_else(|| StageError::Permanent("the file was never confirmed".into()))?;
     let meta = core.blobs.head(&file.key, pin.version_id.as_deref()).await?;
     match meta.etag == pin.etag && meta.content_encoding.is_none() {
         true => Ok(()),
@@ -217,24 +223,27 @@ async fn is_unchanged(core: &Core, file: &File) -> Result<(), StageError> {
 
 async fn download_url(core: &Core, held: &LeasedStageJob, lease_ms: i64) -> Result<String, StageError> {
     let file = &held.file;
-    let pin = file.pin.clone().ok_or_else(|| StageError::Permanent("it was never confirmed".into()))?;
+    let pin = file.pin.clone().ok_or_else(|| StageError::Permanent("the file was never confirmed".into()))?;
     let now = core.clock.now();
     let grant = GetGrant {
         key: file.key.clone(),
         pin,
         content_type: file.content_type.clone(),
         file_name: file.name.clone(),
-        lifetime: UrlLifetime { signed_at: now, expires_at: now.saturating_add(lease_ms.max(URL_LIFE_MS_MIN)) },
+        lifetime: UrlLifetime {
+            signed_at: now,
+            expires_at: now.saturating_add(lease_ms.max(URL_LIFE_MS_MIN)),
+        },
     };
     Ok(core.blobs.sign_get(&grant).await?.url)
 }
 
-/// The number of the caller's own lease. A token of another, or none at all, says nothing about the lease of now.
+/// The fencing number in the caller's lease token. A token of another worker, or an invalid one, counts as a lost lease.
 fn verify_token(pipeline: &Pipeline, caller: &Caller, job: JobId, token: &str) -> Result<i64, VerbError> {
     pipeline.lease_key.number(job, token, caller).ok_or(VerbError::LeaseLost)
 }
 
-/// The new end of the lease.
+/// Extends a lease and returns its new end.
 pub async fn heartbeat(
     pipeline: &Pipeline,
     caller: &Caller,
@@ -247,7 +256,7 @@ pub async fn heartbeat(
     core.catalog.heartbeat_job(job, token, core.settings.job_lease_ms, now).await?.ok_or(VerbError::LeaseLost)
 }
 
-/// Takes a stage's output, keeps it, and moves the file on.
+/// Stores the output of a stage and moves the file to its next stage.
 pub async fn complete(
     pipeline: &Pipeline,
     caller: &Caller,
@@ -258,32 +267,32 @@ pub async fn complete(
     let core = &pipeline.core;
     let token = verify_token(pipeline, caller, job, token)?;
     let closed = |error: AcquireError| VerbError::Unavailable(error.to_string());
-    let _place = pipeline.outputs.acquire().await.map_err(closed)?;
+    let _permit = pipeline.outputs.acquire().await.map_err(closed)?;
     let held = core.catalog.leased_stage_job(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let output = WorkerOutput::read(held.stage, output)?;
     let attempt = Attempt { pipeline, held: &held };
     output.check(&attempt).await?;
-    // A worker that was told to try again may do so while its first try is still at it.
+    // A worker may repeat the call while its first call is still storing the output.
     let until = core.clock.now().saturating_add(core.settings.job_lease_ms.max(STORE_OUTPUT_MS));
     if !core.catalog.begin_storing_output(job, token, until).await? {
         return match core.catalog.leased_stage_job(job, token).await? {
-            Some(_) => Err(VerbError::Unavailable("this output is being taken in".into())),
+            Some(_) => Err(VerbError::Unavailable("an earlier call is still storing this output".into())),
             None => Err(VerbError::LeaseLost),
         };
     }
-    let kept = async {
+    let stored = async {
         is_unchanged(core, &held.file).await?;
-        output.keep(&attempt).await
+        output.store(&attempt).await
     };
-    let outcome = match kept.await {
+    let outcome = match stored.await {
         Ok(outcome) => outcome,
         Err(StageError::LeaseLost) => return Err(VerbError::LeaseLost),
-        Err(trouble @ (StageError::ObjectChanged(_) | StageError::Permanent(_))) => {
+        Err(error @ (StageError::ObjectChanged(_) | StageError::Permanent(_))) => {
             error.into_outcome(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?
         }
-        Err(trouble) => {
+        Err(error) => {
             core.catalog.abort_storing_output(job, token).await?;
-            return Err(VerbError::Unavailable(format!("{trouble:?}")));
+            return Err(VerbError::Unavailable(error.to_string()));
         }
     };
     let traced = outcome.clone();
@@ -292,13 +301,13 @@ pub async fn complete(
         run::trace(core, &held, &traced);
     }
     if matches!(ended, Err(VerbError::Unavailable(_))) {
-        // The worker may bring it again. If the end was written after all, there is nothing to take back.
+        // The worker may send the output again. If the end was written after all, this changes nothing.
         core.catalog.abort_storing_output(job, token).await?;
     }
     ended
 }
 
-/// An attempt that did not end well. A permanent error fails the file at once.
+/// Ends a failed attempt. An error that is not retryable fails the file at once.
 pub async fn fail(
     pipeline: &Pipeline,
     caller: &Caller,
@@ -311,7 +320,7 @@ pub async fn fail(
     let token = verify_token(pipeline, caller, job, token)?;
     let held = core.catalog.leased_stage_job(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let why = stored_reason(error);
-    let trouble = if retryable { StageError::Retryable(why) } else { StageError::Permanent(why) };
+    let error = if retryable { StageError::Retryable(why) } else { StageError::Permanent(why) };
     let outcome = error.into_outcome(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?;
     let ended = end(core, caller, StageEnd { job, token, outcome: outcome.clone() }).await?;
     run::trace(core, &held, &outcome);
@@ -331,7 +340,7 @@ async fn end(core: &Core, caller: &Caller, end: StageEnd) -> Result<CompletionRe
     }
 }
 
-/// What a worker has made, in the form that its stage has to give.
+/// The output of an outside worker, in the form of its stage.
 enum WorkerOutput {
     Verdict(Option<String>),
     Text(String),
@@ -376,38 +385,41 @@ impl WorkerOutput {
         match stage {
             Stage::Scan => {
                 let form = "must be `clean` or `infected`";
-                let made: OutsideVerdict = read(output, "verdict", form)?;
-                match made.verdict.as_str() {
+                let parsed: OutsideVerdict = read(output, "verdict", form)?;
+                match parsed.verdict.as_str() {
                     "clean" => Ok(WorkerOutput::Verdict(None)),
-                    "infected" => Ok(WorkerOutput::Verdict(Some(made.signature.unwrap_or_else(|| "unnamed".into())))),
+                    "infected" => {
+                        Ok(WorkerOutput::Verdict(Some(parsed.signature.unwrap_or_else(|| "unnamed".into()))))
+                    }
                     _ => Err(VerbError::invalid("output.verdict", form)),
                 }
             }
-            Stage::Extract => {
-                read::<OutsideText>(output, "text", "must be a text").map(|made| WorkerOutput::Text(made.text))
-            }
+            Stage::Extract => read::<OutsideText>(output, "text", "must be a string")
+                .map(|output| WorkerOutput::Text(output.text)),
             Stage::Chunk => {
-                let made: OutsideChunks = read(output, "chunks", "must be a list of {text,start,end}")?;
+                let parsed: OutsideChunks = read(output, "chunks", "must be a list of {text,start,end}")?;
                 let is_wrong = |chunk: &OutsideChunk| chunk.end < chunk.start || chunk.end > OFFSET_MAX;
-                match made.chunks.iter().position(is_wrong) {
+                match parsed.chunks.iter().position(is_wrong) {
                     Some(n) => {
-                        let problem = "must not be before its start, nor beyond any text";
+                        let problem = "must not be smaller than `start` or larger than any text";
                         Err(VerbError::invalid(&format!("output.chunks[{n}].end"), problem))
                     }
-                    None => Ok(WorkerOutput::Chunks(made.chunks)),
+                    None => Ok(WorkerOutput::Chunks(parsed.chunks)),
                 }
             }
             Stage::Embed => {
-                let made: OutsideVectors = read(output, "vectors", "must be a list of lists of numbers")?;
-                let dimensions = made.vectors.first().map_or(1, Vec::len);
+                let parsed: OutsideVectors = read(output, "vectors", "must be a list of lists of numbers")?;
+                let dimensions = parsed.vectors.first().map_or(1, Vec::len);
                 let is_sound = |vector: &Vec<f32>| {
                     vector.len() == dimensions && vector.iter().all(|number| number.is_finite())
                 };
                 let is_possible = (1..=DIMENSIONS_MAX).contains(&dimensions);
-                match is_possible && made.vectors.iter().all(is_sound) {
-                    true => Ok(WorkerOutput::Vectors(made.vectors)),
+                match is_possible && parsed.vectors.iter().all(is_sound) {
+                    true => Ok(WorkerOutput::Vectors(parsed.vectors)),
                     false => {
-                        let problem = format!("must all have the same 1 to {DIMENSIONS_MAX} finite numbers");
+                        let problem = format!(
+                            "must all have the same length of 1 to {DIMENSIONS_MAX}, and only finite numbers"
+                        );
                         Err(VerbError::invalid("output.vectors", problem))
                     }
                 }
@@ -415,20 +427,21 @@ impl WorkerOutput {
         }
     }
 
-    /// What can be found out without changing anything.
+    /// Checks the output without changing anything.
     async fn check(&self, attempt: &Attempt<'_>) -> Result<(), VerbError> {
         let WorkerOutput::Vectors(vectors) = self else { return Ok(()) };
         let count = attempt.pipeline.core.catalog.chunk_count(attempt.held.file.id).await?;
         match vectors.len() as u64 == count {
             true => Ok(()),
             false => {
-                let problem = format!("there are {count} chunks and {} vectors", vectors.len());
+                let problem =
+                    format!("must have one vector per chunk: {count} chunks, {} vectors", vectors.len());
                 Err(VerbError::invalid("output.vectors", problem))
             }
         }
     }
 
-    async fn keep(self, attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError> {
+    async fn store(self, attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError> {
         match self {
             WorkerOutput::Verdict(None) => Ok(AttemptOutcome::Done(StageOutput::default())),
             WorkerOutput::Verdict(Some(signature)) => Ok(scan::infected(&signature)),

@@ -1,18 +1,18 @@
-//! Works on files: claims what is due for the stages of this process, works on it under a lease that heartbeats keep,
-//! and ends it. What ends at about the same time ends in one transaction.
+//! Runs the built-in stages: claims due jobs, runs each under a lease with heartbeats, and writes its end. Jobs that end at
+//! about the same time are written in one transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task;
 use tokio_util::sync::CancellationToken;
-use wharfinger_catalog::{CatalogError, Claimable, StageEndContext, StageEnd, LeasedStageJob};
+use wharfinger_catalog::{CatalogError, Claimable, LeasedStageJob, StageEnd, StageEndContext};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{CompletionResult, AttemptOutcome};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult};
 
 use super::bisect::bisect;
-use super::claims::{StagePauses, RunningTasks, start_due, claim, rank_backlog};
+use super::claims::{RunningTasks, StagePauses, claim, rank_backlog, start_due};
 use super::{Attempt, StageError, attempt, chunk, embed, extract, own_stages, scan};
 use crate::core::Core;
 use crate::core::VerbError;
@@ -20,16 +20,16 @@ use crate::pipeline::Pipeline;
 use crate::telemetry::metric;
 use crate::telemetry::traces::Done;
 
-/// Another process may have written a job that we have not heard of.
+/// The longest pause. Another process may have written a job without waking this one.
 const PAUSE_MS_MAX: i64 = 2_000;
 /// After an error of the catalog.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
-/// How long a stage is left alone whose last file was put off.
+/// How long a stage pauses after one of its files was postponed because a backend is down.
 const STAGE_PAUSE_MS: i64 = 10_000;
 const RECOVER_FILES: usize = 100;
-/// How often leases that are over are looked for.
+/// How often expired leases are looked for.
 const RECOVER_EVERY_MS: i64 = 1_000;
-/// How often copies of killed extractions are removed.
+/// How often local copies left by killed extractions are removed.
 const REMOVE_COPIES_EVERY_MS: i64 = 10 * 60_000;
 
 /// The name of this process's worker in leases and histories.
@@ -41,21 +41,21 @@ pub(super) fn end_context<'a>(core: &'a Core, actor: &'a str) -> StageEndContext
     StageEndContext { actor, plan: &core.plan, now: core.clock.now() }
 }
 
-/// Works until it is told to stop. What is under way then is given back, and no attempt is spent on it.
+/// Runs until `stop` is cancelled. Running jobs are then released, and this does not count as an attempt.
 pub async fn work(pipeline: Arc<Pipeline>, stop: CancellationToken) {
     let core = &pipeline.core;
     let mut running = RunningTasks::default();
     let mut ends: Vec<StageEnd> = Vec::new();
     let mut pauses = StagePauses::default();
     let (mut recover_at, mut remove_copies_at) = (0, 0);
-    // Since when ends could not be written.
+    // Since when stage ends cannot be written.
     let mut unwritten_since = None;
     while !stop.is_cancelled() {
         let now = core.clock.now();
         if now >= recover_at {
             recover_at = now + RECOVER_EVERY_MS;
             if let Err(error) = recover_expired(core).await {
-                tracing::warn!(job = "pipeline", error = %error.with_cause(), "leases that are over could not be taken back");
+                tracing::warn!(job = "pipeline", error = %error.with_cause(), "cannot recover expired leases");
             }
             if let Err(error) = rank_backlog(core).await {
                 tracing::warn!(job = "pipeline", error = %error, "cannot rank due jobs");
@@ -78,11 +78,11 @@ pub async fn work(pipeline: Arc<Pipeline>, stop: CancellationToken) {
                 again_at
             }
             Err(error) => {
-                // By then the leases are over, and nobody waits for these any more.
+                // By then the leases have expired, and these ends would be rejected.
                 if now - *unwritten_since.get_or_insert(now) > core.settings.job_lease_ms {
                     ends.clear();
                 }
-                tracing::warn!(job = "pipeline", error = %error, "the catalog could not be asked for work");
+                tracing::warn!(job = "pipeline", error = %error, "cannot claim jobs, trying again");
                 stop.run_until_cancelled(tokio::time::sleep(ERROR_PAUSE)).await;
                 continue;
             }
@@ -112,7 +112,7 @@ fn ended_task(
         }
         Err(panicked) => {
             running.ended(panicked.id());
-            tracing::error!(job = "pipeline", error = %panicked, "work on a file panicked");
+            tracing::error!(job = "pipeline", error = %panicked, "stage panicked");
             return None;
         }
     };
@@ -122,7 +122,7 @@ fn ended_task(
     end
 }
 
-/// Ends what has ended; what could not be stays for the next round.
+/// Writes the ends of stages. What cannot be written stays in the list for the next round.
 async fn write_ends(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), CatalogError> {
     if ends.is_empty() {
         return Ok(());
@@ -136,13 +136,13 @@ async fn write_ends(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), Catalog
             }
             Ok(())
         }
-        // One that cannot be written must not hold up the others.
+        // One end that cannot be written must not block the others.
         Err(error) if ends.len() > 1 || is_corrupt_row(&error) => write_each_end(core, ends).await,
         Err(error) => Err(error),
     }
 }
 
-/// A row of the file cannot be read: the catalog is there for all others.
+/// Whether a row of the file cannot be read. The catalog works for other files.
 fn is_corrupt_row(error: &CatalogError) -> bool {
     matches!(error, CatalogError::Corrupt(_))
 }
@@ -158,7 +158,7 @@ async fn write_each_end(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), Cat
                 after_stage_end(core, ended);
             }
             Err(error) => {
-                tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "a stage's end was not written");
+                tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "cannot write the end of a stage");
                 if !is_corrupt_row(&error) {
                     left.push(end);
                     refused = Some(error);
@@ -166,7 +166,7 @@ async fn write_each_end(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), Cat
             }
         }
     }
-    // If none got through the catalog is away; if some did, the rest is left to the end of its lease.
+    // If none was written, the catalog is down and all are tried again. Otherwise the failed ones end when their lease does.
     match refused {
         Some(error) if !is_any_written => {
             *ends = left;
@@ -176,7 +176,7 @@ async fn write_each_end(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), Cat
     }
 }
 
-/// A file that cannot end because of one of its rows waits until that is repaired, as for an object that is refused.
+/// Writes one end. If a row of the file is corrupt, the file waits with backoff until the row is repaired.
 async fn write_end(core: &Core, end: &StageEnd) -> Result<CompletionResult, CatalogError> {
     let name = worker_name(core);
     let write = async |end: StageEnd| {
@@ -185,14 +185,14 @@ async fn write_end(core: &Core, end: &StageEnd) -> Result<CompletionResult, Cata
     };
     match write(end.clone()).await {
         Err(error) if is_corrupt_row(&error) => {
-            tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "a stage cannot end, its file waits");
+            tracing::error!(job = "pipeline", jobId = %end.job, error = %error, "cannot write the end of a stage because of a corrupt row, the file waits");
             write(StageEnd { outcome: attempt::refused(error.to_string()), ..end.clone() }).await
         }
         other => other,
     }
 }
 
-/// What follows from the end of a stage outside the catalog.
+/// Counts the end of a stage in the metrics and wakes the loops that have work now.
 pub(super) fn after_stage_end(core: &Core, ended: CompletionResult) {
     metric::stage_ended(ended);
     if ended != CompletionResult::LeaseLost {
@@ -200,7 +200,9 @@ pub(super) fn after_stage_end(core: &Core, ended: CompletionResult) {
     }
     match ended {
         CompletionResult::Next(_) => core.wakeups.stage.notify_one(),
-        CompletionResult::Ready | CompletionResult::Failed | CompletionResult::Quarantined => core.wakeups.notice.notify_one(),
+        CompletionResult::Ready | CompletionResult::Failed | CompletionResult::Quarantined => {
+            core.wakeups.notice.notify_one()
+        }
         CompletionResult::Retried | CompletionResult::LeaseLost => {}
     }
 }
@@ -208,11 +210,11 @@ pub(super) fn after_stage_end(core: &Core, ended: CompletionResult) {
 fn log_lost_lease(end: &StageEnd, ended: CompletionResult) {
     if ended == CompletionResult::LeaseLost {
         tracing::warn!(job = "pipeline", jobId = %end.job, action = "lease_lost",
-            "a stage ended after its lease was lost");
+            "stage ended after its lease was lost, its result is rejected");
     }
 }
 
-/// Works on one file until it is done or the lease is lost; then there is nothing to end.
+/// Runs one stage of one file until it ends. None if the lease was lost: then there is no end to write.
 pub(super) async fn run_one(pipeline: &Pipeline, held: &LeasedStageJob) -> Option<StageEnd> {
     let core = &pipeline.core;
     let outcome = tokio::select! {
@@ -223,28 +225,30 @@ pub(super) async fn run_one(pipeline: &Pipeline, held: &LeasedStageJob) -> Optio
     let duration_ms = core.clock.now().saturating_sub(held.file.updated_at);
     let outcome = match outcome {
         Ok(outcome) => outcome,
-        Err(trouble) => {
+        Err(error) => {
             tracing::warn!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
-                attempt = held.job.attempt, error = ?trouble, action = "stopped", durationMs = duration_ms,
-                "a stage did not end well");
+                attempt = held.job.attempt, error = %error, action = "stopped", durationMs = duration_ms,
+                "stage failed");
             error.into_outcome(pipeline, held.job.attempt).await?
         }
     };
     match &outcome {
         AttemptOutcome::Done(_) => {
             tracing::info!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
-            action = "done", durationMs = duration_ms, "a stage is done")
+            action = "done", durationMs = duration_ms, "stage finished")
         }
-        AttemptOutcome::Quarantined { why } => tracing::warn!(job = held.stage.queue(), fileId = %held.file.id,
+        AttemptOutcome::Quarantined { why } => {
+            tracing::warn!(job = held.stage.queue(), fileId = %held.file.id,
             tenant = %held.file.tenant, error = %why, action = "quarantined", durationMs = duration_ms,
-            "a file is quarantined"),
+            "file quarantined")
+        }
         _ => {}
     }
     trace(core, held, &outcome);
     Some(StageEnd { job: held.job.id, token: held.job.token, outcome })
 }
 
-/// One attempt, from when the file was claimed.
+/// Records a trace span of one attempt, starting at its claim.
 pub(super) fn trace(core: &Core, held: &LeasedStageJob, outcome: &AttemptOutcome) {
     let error = match outcome {
         AttemptOutcome::Done(_) => None,
@@ -275,7 +279,7 @@ async fn run_stage(pipeline: &Pipeline, held: &LeasedStageJob) -> Result<Attempt
     }
 }
 
-/// Heartbeats, until the lease is lost.
+/// Sends heartbeats and returns when the lease is lost.
 async fn heartbeat_until_lost(core: &Core, held: &LeasedStageJob) {
     let lease_ms = core.settings.job_lease_ms;
     loop {
@@ -284,15 +288,15 @@ async fn heartbeat_until_lost(core: &Core, held: &LeasedStageJob) {
         match core.catalog.heartbeat_job(held.job.id, held.job.token, lease_ms, now).await {
             Ok(Some(until)) if until > now => {}
             Ok(_) => return,
-            // The catalog may be back before the lease is over.
+            // The catalog may answer again before the lease expires.
             Err(error) => {
-                tracing::warn!(jobId = %held.job.id, error = %error, "a heartbeat did not get through")
+                tracing::warn!(jobId = %held.job.id, error = %error, "cannot extend a lease")
             }
         }
     }
 }
 
-/// What workers did not come back from is given to others.
+/// Ends expired leases, so that their files can be claimed again.
 pub async fn recover_expired(core: &Core) -> Result<(), VerbError> {
     let mut after = None;
     loop {
@@ -304,11 +308,11 @@ pub async fn recover_expired(core: &Core) -> Result<(), VerbError> {
         let take = |jobs| core.catalog.end_expired_stage_jobs(jobs, end_context(core, "recovery"), retry_at);
         let taken = bisect(core, jobs, take).await?;
         for (file, ended) in &taken.done {
-            tracing::warn!(job = "pipeline", fileId = %file, ended = ?ended, action = "taken_back", "a lease ran out");
+            tracing::warn!(job = "pipeline", fileId = %file, ended = ?ended, action = "taken_back", "lease expired");
             after_stage_end(core, *ended);
         }
         for (job, error) in &taken.failed {
-            tracing::error!(job = "pipeline", jobId = %job, error = %error, "a lease that ran out was not taken back");
+            tracing::error!(job = "pipeline", jobId = %job, error = %error, "cannot end an expired lease");
         }
     }
 }
@@ -318,11 +322,11 @@ async fn release_all(core: &Core, mut running: RunningTasks, mut ends: Vec<Stage
         ends.extend(ended_task(done, &mut running, &mut StagePauses::default(), core.clock.now()));
     }
     if let Err(error) = write_ends(core, &mut ends).await {
-        tracing::warn!(job = "pipeline", error = %error, "what was under way is given to others when its lease ends");
+        tracing::warn!(job = "pipeline", error = %error, "cannot release running jobs, others get them when their leases expire");
     }
 }
 
-/// Works on all that is due, until nothing is; answers how many stages were run.
+/// Runs everything that is due until nothing is left. Returns the number of stages that were run.
 pub async fn run_due(pipeline: &Pipeline) -> Result<u64, VerbError> {
     let core = &pipeline.core;
     recover_expired(core).await?;

@@ -1,4 +1,4 @@
-//! Looks for what must not be let through: by clamd, or by signatures of our own.
+//! Scans files for malware, with clamd or with built-in signatures.
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use wharfinger_engines::scanner::{ScanError, Scanner, Signatures, Verdict};
@@ -29,7 +29,9 @@ pub async fn scan(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError> {
         Ok(Verdict::Clean) => Ok(AttemptOutcome::Done(StageOutput::default())),
         Ok(Verdict::Infected { signature }) => Ok(infected(&signature)),
         Err(ScanError::Unavailable(why)) => Err(StageError::Backend(Backend::Scanner, why)),
-        Err(ScanError::TooLarge(why)) => Err(StageError::Permanent(format!("too large to be scanned: {why}"))),
+        Err(ScanError::TooLarge(why)) => {
+            Err(StageError::Permanent(format!("the file is too large to be scanned: {why}")))
+        }
         Err(ScanError::Refused(why)) => Err(StageError::Retryable(why)),
     }
 }

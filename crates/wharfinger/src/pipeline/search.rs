@@ -1,5 +1,5 @@
-//! Search over one's own chunks: the query's vector against all of theirs, exactly. Where the database can, it compares
-//! first; the scores are ours.
+//! Searches the caller's own chunks: compares the query's vector with all of their vectors. If the database has pgvector, it
+//! selects the candidates. The scores are always computed here.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ pub struct Hit {
     pub score: f32,
 }
 
-/// A search reads every vector of its user: a few run at once, and fewer of one user.
+/// Running searches are limited, because a search may read every vector of its user.
 const SEARCHES_MAX: usize = 4;
 const PER_USER_MAX: usize = 2;
 
@@ -38,27 +38,27 @@ impl Default for Searches {
     }
 }
 
-/// A search of a user, until it ends or its request does.
+/// Counts a running search of a user until it is dropped.
 struct SearchGuard<'s> {
     searches: &'s Searches,
     user: (TenantId, UserId),
 }
 
 impl Searches {
-    fn begin(&self, caller: &Caller) -> Result<SearchGuard<'_>, VerbError> {
+    fn start(&self, caller: &Caller) -> Result<SearchGuard<'_>, VerbError> {
         let user = (caller.tenant.clone(), caller.user.clone());
         let mut per_user = self.per_user.lock().unwrap_or_else(PoisonError::into_inner);
         let count = per_user.entry(user.clone()).or_default();
         if *count >= PER_USER_MAX {
             return Err(VerbError::RateLimited(
-                "two searches of this user are under way; try again after them",
+                "This user already has two running searches. Try again when one has finished.",
             ));
         }
         *count += 1;
         Ok(SearchGuard { searches: self, user })
     }
 
-    /// How many are under way or wait for their place.
+    /// How many searches are running or wait for a slot.
     pub fn running(&self) -> usize {
         self.per_user.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
     }
@@ -84,19 +84,19 @@ pub async fn search(
 ) -> Result<Vec<Hit>, VerbError> {
     let core = &pipeline.core;
     let searches = &pipeline.searches;
-    let _guard = searches.begin(caller)?;
+    let _guard = searches.start(caller)?;
     let closed = |error: AcquireError| VerbError::Unavailable(error.to_string());
     let _slot = searches.slots.acquire().await.map_err(closed)?;
     let wanted = match pipeline.embedder.embed(vec![query.to_owned()]).await {
         Ok(mut vectors) => vectors.pop().unwrap_or_default(),
         Err(StageError::Permanent(why)) => return Err(VerbError::invalid("query", why)),
-        Err(trouble) => return Err(VerbError::Unavailable(format!("{trouble:?}"))),
+        Err(error) => return Err(VerbError::Unavailable(error.to_string())),
     };
     let mut best = Best { limit, found: BTreeSet::new() };
     let mut candidates = core.catalog.candidates(caller.own_scope(), &wanted, limit);
     while let Some(page) = candidates.next_page().await? {
         for stored in page {
-            // Vectors of another model say nothing about this one's.
+            // Vectors of another length cannot be compared.
             if let Some(score) = cosine(&wanted, &stored.vector) {
                 best.offer(score, &stored);
             }
@@ -106,7 +106,7 @@ pub async fn search(
     for found in best.found {
         let chunk = readable(core.catalog.chunks(found.file, found.ordinal, 1).await)?;
         let file = readable(core.catalog.file(found.file).await)?;
-        // Deleted meanwhile.
+        // Deleted during the search.
         let (Some(chunk), Some(file)) = (chunk.and_then(|mut page| page.pop()), file.flatten()) else {
             continue;
         };
@@ -121,7 +121,7 @@ pub async fn search(
     Ok(hits)
 }
 
-/// One hit that cannot be read does not take the others along.
+/// A hit that cannot be read is left out, and the others are returned.
 fn readable<T>(found: Result<T, CatalogError>) -> Result<Option<T>, CatalogError> {
     match found {
         Err(CatalogError::Corrupt(_)) => Ok(None),
@@ -129,7 +129,7 @@ fn readable<T>(found: Result<T, CatalogError>) -> Result<Option<T>, CatalogError
     }
 }
 
-/// Copies what the database could compare and does not have yet.
+/// Copies vectors to the pgvector column that are not there yet.
 pub async fn copy_vectors(core: &Core, stop: &CancellationToken) -> Result<(), VerbError> {
     let mut after = None;
     while !stop.is_cancelled() {
@@ -141,7 +141,8 @@ pub async fn copy_vectors(core: &Core, stop: &CancellationToken) -> Result<(), V
     Ok(())
 }
 
-/// None where the two cannot be compared. Reckoned in 64 bits, so that what is equal but for roundings is equal in 32.
+/// The cosine similarity. None if it is not positive or the vectors cannot be compared. Computed with 64 bits, so that
+/// rounding does not change the 32-bit result.
 fn cosine(one: &[f32], other: &[f32]) -> Option<f32> {
     if one.len() != other.len() {
         return None;
@@ -157,7 +158,7 @@ fn cosine(one: &[f32], other: &[f32]) -> Option<f32> {
     (length > 0.0).then(|| (dot / length) as f32).filter(|score| *score > 0.0)
 }
 
-/// The best so far, the best of them first. What comes twice is there once.
+/// The best hits so far, best first, without duplicates.
 struct Best {
     limit: usize,
     found: BTreeSet<Found>,
@@ -178,7 +179,7 @@ impl Best {
     }
 }
 
-/// A better one is smaller; ties go to the older file.
+/// A better hit sorts first. Equal scores are ordered by file and chunk.
 impl Ord for Found {
     fn cmp(&self, other: &Found) -> Ordering {
         let by_slot = (self.file, self.ordinal).cmp(&(other.file, other.ordinal));
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_are_kept_in_order() {
+    fn the_best_hits_are_kept_in_order() {
         let file = FileId(uuid::Uuid::nil());
         let mut best = Best { limit: 2, found: BTreeSet::new() };
         for (ordinal, score) in [(0, 0.5), (1, 0.9), (2, 0.1), (3, 0.7), (4, 0.9), (1, 0.9)] {

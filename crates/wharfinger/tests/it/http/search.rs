@@ -63,20 +63,20 @@ async fn searches_are_bounded_and_end_with_their_requests() {
     };
     let me = server.me();
     let (first, second) = (search(&me), search(&me));
-    while server.app.pipeline.searches.under_way() < 2 {
+    while server.app.pipeline.searches.running() < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let third = me.post("/api/v2/search", json!({ "query": "tea" })).await;
     assert_eq!((third.status.as_u16(), third.code()), (429, "rate_limited"));
     let other = search(&server.as_user("t", "another", Role::User));
-    while server.app.pipeline.searches.under_way() < 3 {
+    while server.app.pipeline.searches.running() < 3 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     other.abort();
     // A request that ends ends its search, while nothing has answered yet.
     first.abort();
     second.abort();
-    while server.app.pipeline.searches.under_way() > 0 {
+    while server.app.pipeline.searches.running() > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -90,10 +90,10 @@ async fn a_search_that_reads_ends_with_its_request() {
     let request = server.me().request(Method::POST, "/api/v2/search").json(&json!({ "query": "coffee" }));
     let asked = tokio::spawn(request.send());
     faults.reached().await;
-    assert_eq!(server.app.pipeline.searches.under_way(), 1);
+    assert_eq!(server.app.pipeline.searches.running(), 1);
     asked.abort();
     for _ in 0..2_000 {
-        if server.app.pipeline.searches.under_way() == 0 {
+        if server.app.pipeline.searches.running() == 0 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
