@@ -61,9 +61,9 @@ pub(super) async fn the_audit_finds_wrong_quotas(db: &TestDb) {
         assert_finds(db, &set("used_bytes", by.0), &[CHARGED], "harbour").await;
         repair(db, &set("used_bytes", by.1)).await;
     }
-    let unknown = "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('nobody', 7)";
-    assert_finds(db, unknown, &[CHARGED], "nobody").await;
-    repair(db, "DELETE FROM quotas WHERE tenant_id = 'nobody'").await;
+    let unknown = "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('unknown', 7)";
+    assert_finds(db, unknown, &[CHARGED], "unknown").await;
+    repair(db, "DELETE FROM quotas WHERE tenant_id = 'unknown'").await;
 
     let alone = registered(&db.catalog, ("pier", "cid"), 5).await;
     assert_finds(db, "DELETE FROM quotas WHERE tenant_id = 'pier'", &[QUOTA_ROW], &alone.id.to_string())
@@ -80,9 +80,9 @@ pub(super) async fn the_audit_finds_wrong_counters(db: &TestDb) {
         repair(db, &set("- 1")).await;
     }
     let unknown = "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
-                   VALUES ('nobody', 'x', 'ready', '', 1, 0)";
-    assert_finds(db, unknown, &[COUNTERS], "nobody").await;
-    repair(db, "DELETE FROM file_counts WHERE tenant_id = 'nobody'").await;
+                   VALUES ('unknown', 'x', 'ready', '', 1, 0)";
+    assert_finds(db, unknown, &[COUNTERS], "unknown").await;
+    repair(db, "DELETE FROM file_counts WHERE tenant_id = 'unknown'").await;
     assert_finds(db, "DELETE FROM file_counts WHERE tenant_id = 'wharf'", &[COUNTERS], "wharf").await;
     let again = "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
                  VALUES ('wharf', 'ben', 'registered', '', 1, 40)";
@@ -103,8 +103,8 @@ pub(super) async fn the_audit_finds_lost_objects_and_files(db: &TestDb) {
     };
     repair(db, &again(&id, "original")).await;
     repair(db, &again(&id, "derived")).await;
-    assert_finds(db, &again("nobody", "original"), &[OBJECTS], "nobody").await;
-    repair(db, "DELETE FROM objects WHERE file_id = 'nobody'").await;
+    assert_finds(db, &again("unknown", "original"), &[OBJECTS], "unknown").await;
+    repair(db, "DELETE FROM objects WHERE file_id = 'unknown'").await;
 }
 
 pub(super) async fn the_audit_finds_impossible_histories(db: &TestDb) {
@@ -113,7 +113,7 @@ pub(super) async fn the_audit_finds_impossible_histories(db: &TestDb) {
     let line = |version: i64, from: &str, to: &str| {
         format!(
             "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
-             VALUES ('{id}', {version}, {NOW}, {from}, '{to}', 'by hand', 'nobody')"
+             VALUES ('{id}', {version}, {NOW}, {from}, '{to}', 'by hand', 'unknown')"
         )
     };
     let without =

@@ -249,9 +249,9 @@ pub(super) async fn an_expired_batch_notifies_its_owner_once(db: &TestDb) {
     let ended =
         answers.iter().filter(|answer| matches!(answer, BatchEndOutcome::Ended { unconfirmed: 2, .. }));
     assert_eq!(ended.count(), 1, "{answers:?}");
-    let told = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
-    let told: Vec<_> = told.into_iter().filter(|notice| notice.kind != "file-ready").collect();
-    let [notice] = &told[..] else { panic!("{told:?}") };
+    let notices = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    let notices: Vec<_> = notices.into_iter().filter(|notice| notice.kind != "file-ready").collect();
+    let [notice] = &notices[..] else { panic!("{notices:?}") };
     assert_eq!(notice.kind, "batch-expired");
     assert_eq!(notice.batch_id, Some(batch.id.to_string()));
     assert_eq!((&notice.file_id, &notice.file_name), (&None, &None));
@@ -298,23 +298,23 @@ pub(super) async fn a_batch_that_ends_misses_no_added_file(db: &TestDb) {
         let (catalog, id) = (db.catalog.clone(), batch.id);
         let ended =
             tokio::spawn(async move { catalog.end_batch(id, ending, "clerk", NOW).await.expect("answered") });
-        let made = all_at_once(adding).await.into_iter().filter(|made| *made).count();
+        let added = all_at_once(adding).await.into_iter().filter(|added| *added).count();
         let ended = ended.await.expect("no panic");
         let after = db.catalog.batch(batch.id).await.expect("read").expect("there");
         let waiting: Vec<File> = db.catalog.batch_files(batch.id, None, 100).await.expect("read");
         let waiting: Vec<File> = waiting.into_iter().filter(|f| f.status == Status::Registered).collect();
-        assert_eq!(waiting.len(), made);
+        assert_eq!(waiting.len(), added);
         match (ending, ended) {
             (BatchEnding::Cancelled, BatchEndOutcome::Ended { unconfirmed, .. }) => {
-                assert_eq!(unconfirmed as usize, made, "all files that were added are due");
+                assert_eq!(unconfirmed as usize, added, "all files that were added are due");
                 assert!(waiting.iter().all(|file| file.next_check_at == Some(NOW)));
             }
             (_, BatchEndOutcome::Ended { batch, .. }) => {
-                assert_eq!((batch.status, made), (BatchStatus::Completed, 0));
+                assert_eq!((batch.status, added), (BatchStatus::Completed, 0));
             }
             (_, BatchEndOutcome::Refused { refusal, .. }) => {
                 assert!(matches!(refusal, BatchError::Unconfirmed(1..)), "{refusal:?}");
-                assert_eq!((after.status, made), (BatchStatus::Active, 8));
+                assert_eq!((after.status, added), (BatchStatus::Active, 8));
             }
             (_, BatchEndOutcome::NotFound) => panic!("the batch is there"),
         }

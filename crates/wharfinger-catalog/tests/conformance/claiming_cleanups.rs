@@ -115,7 +115,7 @@ pub(super) async fn pending_cleanups_are_listed_by_scope(db: &TestDb) {
     assert_eq!(listed(Scope::Tenant(tenant("harbour"))).await, of(&[0, 2, 3]));
     assert_eq!(listed(Scope::Tenant(tenant("elsewhere"))).await, of(&[1, 4]));
     assert_eq!(listed(Scope::User(tenant("elsewhere"), user("eve"))).await, of(&[1, 4]));
-    assert_eq!(listed(Scope::Tenant(tenant("nobody"))).await, of(&[]));
+    assert_eq!(listed(Scope::Tenant(tenant("unknown"))).await, of(&[]));
 
     for scope in [Scope::All, Scope::Tenant(tenant("harbour"))] {
         let whole = pending(db, scope.clone()).await;
@@ -160,5 +160,5 @@ pub(super) async fn pending_cleanups_are_counted_by_scope(db: &TestDb) {
     assert_eq!(counts(Scope::All).await, is(2, 1, DELETED));
     assert_eq!(counts(Scope::Tenant(tenant("harbour"))).await, is(1, 1, DELETED + 1));
     assert_eq!(counts(Scope::User(tenant("elsewhere"), user("eve"))).await, is(1, 0, DELETED));
-    assert_eq!(counts(Scope::Tenant(tenant("nobody"))).await, CleanupCounts::default());
+    assert_eq!(counts(Scope::Tenant(tenant("unknown"))).await, CleanupCounts::default());
 }

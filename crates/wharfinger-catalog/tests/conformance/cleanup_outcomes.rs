@@ -1,4 +1,4 @@
-//! Settling cleanups: a row goes only when the store said that its bytes are gone, for good.
+//! Outcomes of cleanups: a row is deleted only when the store has confirmed that its bytes are gone for good.
 
 use wharfinger_catalog::{
     ClaimedCleanup, CleanupOutcome, CleanupTotals, EXHAUSTED_RETRY_MS, PendingCleanup, Scope,
@@ -48,11 +48,11 @@ pub(super) async fn a_cleanup_is_done_when_its_bytes_are_gone(db: &TestDb) {
         CleanupTotals { done: 1, ..NOTHING }
     );
     assert_eq!(pending(db).await, []);
-    assert_eq!(settled(db, &claim, CleanupOutcome::Gone, DELETED).await, NOTHING, "done once");
+    assert_eq!(settled(db, &claim, CleanupOutcome::Gone, DELETED).await, NOTHING, "it is done once");
     assert_eq!(db.catalog.record_cleanup_outcomes(Vec::new(), DELETED).await.expect("settled"), NOTHING);
 }
 
-/// A URL that still lives may bring the bytes back: they are deleted once more when it is dead.
+/// A live URL can write the bytes again, so they are deleted again when it has expired.
 pub(super) async fn bytes_are_deleted_again_after_the_url_expires(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &POLICY).await;
     let first = claimed_at(db, DELETED).await;
@@ -94,7 +94,7 @@ pub(super) async fn refusals_spend_attempts_until_the_cleanup_is_exhausted(db: &
     }
     assert_eq!(db.catalog.cleanup_counts(&Scope::All).await.expect("read").exhausted, 1);
 
-    // Exhausted is not given up: once a day, for as long as it takes.
+    // An exhausted cleanup is retried once a day, without end.
     let claim = claimed_at(db, now).await;
     let again = CleanupTotals { failed: 1, exhausted: 1, ..NOTHING };
     assert_eq!(settled(db, &claim, refused(now + SECOND), now).await, again);
@@ -132,7 +132,7 @@ pub(super) async fn an_outage_of_the_store_spends_no_attempts(db: &TestDb) {
     assert_eq!(db.catalog.cleanup_counts(&Scope::All).await.expect("read").exhausted, 0);
 }
 
-/// I13: a reaper that lost its lease settles nothing, whatever the store told it.
+/// I13: a reaper that has lost its lease changes nothing, with any outcome.
 pub(super) async fn an_old_claim_changes_no_cleanup(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &POLICY).await;
     let old = claimed_at(db, DELETED).await;
@@ -193,7 +193,7 @@ pub(super) async fn a_long_error_of_a_cleanup_is_cut_at_a_character(db: &TestDb)
             CleanupOutcome::StoreDown { error, retry_at }
         };
         settled(db, &claim, outcome, DELETED + n).await;
-        let kept = pending(db).await.remove(0).last_error.expect("kept");
+        let kept = pending(db).await.remove(0).last_error.expect("an error");
         assert_eq!(kept.len(), ERROR_TEXT_BYTES_MAX - 1);
     }
 }
@@ -210,15 +210,15 @@ pub(super) async fn failed_cleanups_are_retried_now_by_scope(db: &TestDb) {
     let due = async || db.catalog.claim_cleanups(&Scope::All, at, 10, LEASE).await.expect("claimed");
 
     assert_eq!(due().await, []);
-    assert_eq!(retried(Scope::Tenant(tenant("nobody"))).await, 0);
+    assert_eq!(retried(Scope::Tenant(tenant("unknown"))).await, 0);
     assert_eq!(retried(Scope::User(tenant("harbour"), user("ada"))).await, 1);
-    assert_eq!(retried(Scope::Tenant(tenant("harbour"))).await, 0, "it is due already");
+    assert_eq!(retried(Scope::Tenant(tenant("harbour"))).await, 0, "its cleanup is due already");
     let first = due().await;
     assert_eq!(
         first.iter().flat_map(|claim| &claim.tenant).map(|tenant| tenant.as_str()).collect::<Vec<_>>(),
         ["harbour"]
     );
-    assert_eq!(retried(Scope::All).await, 2, "what is being tried is left to whoever tries it");
+    assert_eq!(retried(Scope::All).await, 2, "a leased cleanup is not changed");
     assert_eq!(due().await.len(), 2);
     assert_eq!(settled(db, &first[0], CleanupOutcome::Gone, at).await, CleanupTotals { done: 1, ..NOTHING });
 }

@@ -102,10 +102,10 @@ pub(super) async fn changes_of_every_kind_are_committed_together(db: &TestDb) {
     committed(&db.catalog, confirm(&lost)).await;
     let delete = file::delete(&removable, &REFUSING, URL_DEAD_AT).expect("deletable");
     let changes = vec![stale, delete, reclaimed(&reclaimable), confirm(&confirmable)];
-    let made = db.catalog.commit_all(changes, ACTOR).await.expect("answered");
+    let changed = db.catalog.commit_all(changes, ACTOR).await.expect("answered");
     let mut expected = vec![reclaimable.id, confirmable.id, removable.id];
     expected.sort();
-    assert_eq!(made, expected, "all but the file that changed since it was read");
+    assert_eq!(changed, expected, "all but the file that changed since it was read");
     for (id, status) in [(reclaimable.id, "deleted"), (removable.id, "deleted"), (confirmable.id, "ready")] {
         let file = db.catalog.file(id).await.expect("read").expect("it is there");
         assert_eq!(file.status.as_str(), status);

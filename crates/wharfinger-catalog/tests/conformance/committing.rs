@@ -111,7 +111,7 @@ pub(super) async fn a_deleted_file_is_charged_until_its_url_expires(db: &TestDb)
 
 pub(super) async fn reclaiming_notifies_the_owner(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
-    let change = file::reclaim(&file, "nobody came", &POLICY, URL_DEAD_AT).expect("reclaimable");
+    let change = file::reclaim(&file, "not confirmed", &POLICY, URL_DEAD_AT).expect("reclaimable");
     let after = committed(&db.catalog, change).await;
     assert_eq!(stored(db, &file).await, after);
     assert_eq!(quota(db).await, (0, 0));
@@ -119,26 +119,26 @@ pub(super) async fn reclaiming_notifies_the_owner(db: &TestDb) {
     let pending = db.catalog.pending_cleanups(&Scope::All, None, 10).await.expect("read");
     assert_eq!(pending.iter().map(|row| row.reason.as_str()).collect::<Vec<_>>(), ["reclaimed"]);
 
-    let told = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].kind, "file-cleaned-up");
-    assert_eq!(told[0].file_id, Some(file.id.to_string()));
-    assert_eq!(told[0].file_name.as_deref(), Some("report.pdf"));
-    assert_eq!(told[0].created_at, URL_DEAD_AT);
-    assert_eq!(told[0].data, r#"{"reason":"nobody came","sizeReclaimed":100}"#);
+    let notices = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    assert_eq!(notices.len(), 1);
+    assert_eq!(notices[0].kind, "file-cleaned-up");
+    assert_eq!(notices[0].file_id, Some(file.id.to_string()));
+    assert_eq!(notices[0].file_name.as_deref(), Some("report.pdf"));
+    assert_eq!(notices[0].created_at, URL_DEAD_AT);
+    assert_eq!(notices[0].data, r#"{"reason":"not confirmed","sizeReclaimed":100}"#);
 }
 
 pub(super) async fn quarantine_keeps_the_charge_and_the_bytes(db: &TestDb) {
     let file = confirmed(&db.catalog, ADA, 100).await;
-    let change = file::quarantine(&file, "changed behind our back", NOW + HOUR).expect("quarantinable");
+    let change = file::quarantine(&file, "object changed", NOW + HOUR).expect("quarantinable");
     let after = committed(&db.catalog, change).await;
     assert_eq!(stored(db, &file).await, after);
-    assert_eq!(after.error.as_deref(), Some("changed behind our back"));
+    assert_eq!(after.error.as_deref(), Some("object changed"));
     assert_eq!(quota(db).await, (100, 0));
     assert_eq!(db.catalog.next_cleanup_at().await.expect("read"), None);
-    let told = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    let notices = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
     assert_eq!(
-        told.iter().map(|notice| notice.kind.as_str()).collect::<Vec<_>>(),
+        notices.iter().map(|notice| notice.kind.as_str()).collect::<Vec<_>>(),
         ["file-quarantined", "file-ready"]
     );
 }
@@ -237,8 +237,9 @@ pub(super) async fn exactly_one_of_confirm_delete_and_reclaim_wins(db: &TestDb) 
         let expected: Vec<String> =
             winner.cleanup.iter().map(|cleanup| cleanup.reason.as_str().to_owned()).collect();
         assert_eq!(cleanups, expected);
-        let told = db.texts(&format!("SELECT kind FROM notifications WHERE file_id = '{}'", file.id)).await;
-        assert_eq!(told.len(), usize::from(winner.notification.is_some()));
+        let notices =
+            db.texts(&format!("SELECT kind FROM notifications WHERE file_id = '{}'", file.id)).await;
+        assert_eq!(notices.len(), usize::from(winner.notification.is_some()));
     }
     let kept = db.texts("SELECT id FROM files WHERE pipeline_status = 'ready'").await.len() as u64;
     assert_eq!(quota(db).await, (100 * kept, 0));

@@ -59,7 +59,7 @@ pub(super) async fn a_key_belongs_to_one_object(db: &TestDb) {
 
 pub(super) async fn impossible_quota_rows_are_refused(db: &TestDb) {
     registered(&db.catalog, ADA, 10).await;
-    for wrong in ["used_bytes = -1", "owner = 'somebody'"] {
+    for wrong in ["used_bytes = -1", "owner = 'memcached'"] {
         assert_refused(db, &format!("UPDATE quotas SET {wrong}")).await;
     }
 }
@@ -82,7 +82,7 @@ pub(super) async fn a_version_has_one_history_line(db: &TestDb) {
         db,
         &format!(
             "INSERT INTO file_history (file_id, version, at, to_status, reason, actor) \
-             VALUES ('{id}', 1, 0, 'ready', 'by hand', 'nobody')"
+             VALUES ('{id}', 1, 0, 'ready', 'by hand', 'unknown')"
         ),
     )
     .await;

@@ -1,5 +1,5 @@
-//! Every read of the catalog that is not part of a loop or a list: figures and what is looked up by a key. The list of reads
-//! is made from the sources, so that a new one whose cost nobody measures fails the test in `plans`.
+//! The reads of the catalog outside of loops and lists: figures and lookups by a key. The list of reads comes from the
+//! sources, so that a new read that is not measured fails the test in `query_plans`.
 
 use std::collections::BTreeSet;
 
@@ -11,27 +11,27 @@ use super::query_plans::Meter;
 use super::sample::{HOUR, LIMIT, NOW, file_of, registration, tenant, user, with_key};
 use super::source_files::source_files;
 
-/// Calls that send no query worth a plan, or are measured elsewhere.
+/// Calls that need no measurement here, and why.
 const NOT_MEASURED: [(&str, &str); 16] = [
-    ("open", "a start"),
-    ("open_with_timeout", "a start"),
-    ("close", "an end"),
-    ("migrate", "a migration may read everything"),
+    ("open", "called at the start"),
+    ("open_with_timeout", "called at the start"),
+    ("close", "called at the end"),
+    ("migrate", "a migration may read all rows"),
     ("missing_indexes", "reads the database's own tables"),
     ("check_may_migrate", "reads the database's own tables"),
     ("foreign_tables", "reads the database's own tables"),
     ("schema_step", "reads one row"),
     ("pgvector", "reads the database's own tables"),
-    ("vectors_to_copy", "a person's question where pgvector is new; it has an index of its own"),
+    ("vectors_to_copy", "only `doctor` calls it, and it has its own index"),
     ("ping", "reads no table"),
     ("server_time", "reads no table"),
     ("next_page", "measured as `candidates`"),
     ("audit", "measured with `audit_with`"),
-    ("audit_with", "reads everything by design, with a bound of its own"),
-    ("rank_due", "writes by way of `rank_queue`"),
+    ("audit_with", "reads all rows by design; `audit_costs` measures it"),
+    ("rank_due", "writes, through `rank_queue`"),
 ];
 
-/// All public calls of the sources that write nothing themselves.
+/// All public calls of the sources that do not call `write`.
 fn reads_of_the_sources() -> BTreeSet<String> {
     let mut reads = BTreeSet::new();
     for (_, text) in source_files() {
@@ -46,7 +46,7 @@ fn reads_of_the_sources() -> BTreeSet<String> {
     reads
 }
 
-/// Each read is among those that were measured, or named here with the reason.
+/// Each read is measured, or named in `NOT_MEASURED` with the reason.
 pub(super) fn assert_all_are_measured(measured: &BTreeSet<&'static str>) {
     let elsewhere: BTreeSet<&str> = NOT_MEASURED.iter().map(|(call, _)| *call).collect();
     let reads = reads_of_the_sources();
@@ -54,15 +54,15 @@ pub(super) fn assert_all_are_measured(measured: &BTreeSet<&'static str>) {
         .iter()
         .filter(|call| !measured.contains(call.as_str()) && !elsewhere.contains(call.as_str()))
         .collect();
-    assert!(left_out.is_empty(), "nothing measures {left_out:?}");
+    assert!(left_out.is_empty(), "not measured: {left_out:?}");
     let gone: Vec<&&str> = elsewhere.iter().filter(|call| !reads.contains(**call)).collect();
-    assert!(gone.is_empty(), "no such read: {gone:?}");
+    assert!(gone.is_empty(), "no longer in the sources: {gone:?}");
 }
 
-/// Figures of each scope, and what is looked up by ids.
+/// Figures of each scope, and lookups by ids.
 pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
     if !meter.skips_bounded {
-        counted(catalog, scopes, meter).await;
+        counts(catalog, scopes, meter).await;
     }
     for scope in scopes {
         catalog.change_counter(scope).await.expect("read");
@@ -92,8 +92,8 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     meter.record("sample_keys");
 }
 
-/// What reads more where there is more, up to a bound.
-async fn counted(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
+/// Counts, which read more rows when there are more, up to a bound.
+async fn counts(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
     let now = NOW + HOUR;
     for scope in scopes {
         catalog.count_stuck(scope, now).await.expect("read");

@@ -1,6 +1,6 @@
 //! Every write of the catalog, failed at each of its statements and at its commit. After each failure the database is
-//! as it was before, and the same call succeeds in the end. The list of writes is read from the sources, so that a new
-//! write without a call here fails the test.
+//! unchanged, and in the end the same call succeeds. The list of writes is read from the sources, so that a new write
+//! without a call here fails the test.
 
 use std::collections::BTreeSet;
 
@@ -34,16 +34,16 @@ const ADA: (&str, &str) = ("harbour", "ada");
 const LATER: i64 = NOW + 10 * SECOND;
 const DAY: i64 = 24 * HOUR;
 const LEASE: i64 = 60 * SECOND;
-/// A write with more calls than this would never end.
+/// No write makes as many calls as this.
 pub(super) const CALLS_MAX: u64 = 500;
-/// These are only made where pgvector is.
+/// Writes that happen only with pgvector.
 const PGVECTOR_WRITES: [&str; 2] = ["pgvector::AddColumn", "vector_copies::CopyVectors"];
 
-/// Statements that look through a table by design.
+/// Writes that scan a table by design.
 const ALLOWED_SCANS: [(&str, &str); 1] =
-    [("DELETE FROM outbox WHERE destination", "a destination that is switched off is emptied")];
+    [("DELETE FROM outbox WHERE destination", "empties a destination that is no longer configured")];
 
-/// All types of the sources that are written in one transaction.
+/// All types of the sources that implement `Write`.
 fn writes_of_the_sources() -> BTreeSet<String> {
     let mut writes = BTreeSet::new();
     for (path, text) in source_files() {
@@ -69,16 +69,15 @@ pub(super) async fn a_failed_write_changes_nothing(db: &TestDb) {
     let scans = full_scans(db, failing.statements(), &ALLOWED_SCANS).await;
     assert!(scans.is_empty(), "{}", scans.join("\n\n"));
     let mut written = failing.written;
-    // It needs an empty database, and so a test of its own.
-    // On SQLite it is part of the claim.
+    // SQLite does this write in the claim. On PostgreSQL `fail_each_call` fails it after the claim.
     written.insert("fair::RaiseVirtualTime".into());
-    // What follows is made in migrations.
+    // The other tests of this file fail these writes.
     written.extend(["schema::ApplyStep", "schema::AddIndexes"].map(String::from));
     written.extend(PGVECTOR_WRITES.map(String::from));
     assert_eq!(written, writes_of_the_sources());
 }
 
-/// The same for a database without a schema.
+/// The same for a migration of an empty database.
 pub(super) async fn a_failed_migration_leaves_no_partial_step(db: &TestDb) {
     let url = db.empty_database();
     let faults = Faults::at(0, Fault::Fail);
@@ -94,10 +93,10 @@ pub(super) async fn a_failed_migration_leaves_no_partial_step(db: &TestDb) {
             }
             Err(_) => {
                 let left = dump_at(&url).await;
-                // The step may be made, and what follows it not: it goes on from there.
+                // The step may be committed although a later call failed. The next migration continues from there.
                 if left != empty {
                     let whole = db.dump().await;
-                    assert!(left.keys().eq(whole.keys()), "a failure at call {n} left a part");
+                    assert!(left.keys().eq(whole.keys()), "a failure at call {n} left a partial step");
                     faults.rearm_at(0, Fault::Fail);
                     assert_eq!(catalog.migrate(NOW).await.expect("migrated"), Vec::<i64>::new());
                     assert!(n > 50, "{n} calls");
@@ -106,10 +105,10 @@ pub(super) async fn a_failed_migration_leaves_no_partial_step(db: &TestDb) {
             }
         }
     }
-    panic!("a migration without an end");
+    panic!("the migration did not succeed after {CALLS_MAX} calls");
 }
 
-/// The same for what is written where the database compares vectors.
+/// The same for writes that happen only with pgvector.
 pub(super) async fn a_failed_write_of_pgvector_changes_nothing(db: &TestDb) {
     db.sql("ALTER TABLE chunks DROP COLUMN embedding").await;
     embedded(&db.another_handle().await, ADA, &some_vectors(3, 4)).await;
@@ -119,13 +118,13 @@ pub(super) async fn a_failed_write_of_pgvector_changes_nothing(db: &TestDb) {
     let columns =
         "SELECT CAST(COUNT(*) AS TEXT) FROM information_schema.columns WHERE column_name = 'embedding'";
     let before = db.texts(columns).await;
-    // A start goes on without pgvector where it cannot be prepared.
+    // A migration succeeds although it cannot prepare pgvector.
     for n in 1..CALLS_MAX {
         faults.rearm_at(n, Fault::Fail);
         let _ = catalog.migrate(NOW).await;
         let Some(call) = faults.hit() else { break };
         let Some(write) = faults.last_write().map(short) else { continue };
-        // Once it is ready, only its index is left to fail.
+        // After the column is added, only the index can fail.
         if write == PGVECTOR_WRITES[0] && !catalog.has_pgvector() {
             assert_eq!(db.texts(columns).await, before, "{write} failed at call {n}, {call}");
         }
@@ -141,7 +140,7 @@ pub(super) async fn a_failed_write_of_pgvector_changes_nothing(db: &TestDb) {
             break;
         };
         assert_eq!(db.texts(copied).await, ["0"], "failed at call {n}, {call}");
-        written.insert(short(faults.last_write().expect("a write was made")));
+        written.insert(short(faults.last_write().expect("a write has begun")));
     }
     assert_eq!(db.texts(copied).await, ["3"]);
     assert!(PGVECTOR_WRITES.iter().all(|write| written.contains(*write)), "{written:?}");
@@ -180,9 +179,9 @@ async fn changes(failing: &mut FailingCatalog<'_>) {
     let late = registered(&catalog, ADA, 10).await;
     let reclaimed = file::reclaim(&late, "late", &POLICY, URL_DEAD_AT).expect("reclaimable");
     failing.fail_each_call(async |catalog| catalog.commit(reclaimed.clone(), "clerk").await).await;
-    let put_off =
+    let postponed =
         file::reissue(&registered(&catalog, ADA, 10).await, &POLICY, NOW + HOUR).expect("registered");
-    failing.fail_each_call(async |catalog| catalog.commit(put_off.clone(), "clerk").await).await;
+    failing.fail_each_call(async |catalog| catalog.commit(postponed.clone(), "clerk").await).await;
 
     let mut ends = Vec::new();
     for owner in [ADA, ("quay", "ben"), ADA] {
@@ -212,8 +211,8 @@ async fn jobs(failing: &mut FailingCatalog<'_>) {
     let done = vec![(first.id, first.token)];
     failing.fail_each_call(async |catalog| catalog.complete_jobs(done.clone()).await).await;
     let late = NOW + HOUR;
-    let take_back = async |catalog: &Catalog| catalog.end_expired_jobs(WORK, late, late, 10).await;
-    assert_eq!(failing.fail_each_call(take_back).await.len(), 4);
+    let end_expired = async |catalog: &Catalog| catalog.end_expired_jobs(WORK, late, late, 10).await;
+    assert_eq!(failing.fail_each_call(end_expired).await.len(), 4);
 }
 
 fn by(plan: &PipelinePlan, now: i64) -> StageEndContext<'_> {
@@ -224,7 +223,7 @@ fn by_recovery(plan: &PipelinePlan, now: i64) -> StageEndContext<'_> {
     StageEndContext { actor: "recovery", plan, now }
 }
 
-/// A file with text, chunks and vectors; one of each way to end a stage; and what recovery does to those that stop.
+/// A file with text, chunks and vectors, each outcome of a stage, expired leases, recoveries and dead letters.
 async fn pipeline(failing: &mut FailingCatalog<'_>) {
     let db = failing.db;
     let plan = stages::plan();
@@ -239,11 +238,11 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
     let held = failing.fail_each_call(claim_stage).await;
     assert_eq!(held.len(), 7);
 
-    // A claim whose answer was lost, of which only the catalog knows.
+    // A claim whose answer was lost.
     let lost = stages::queued(db, &[Stage::Chunk]).await;
-    let mut unheard =
+    let mut lost_claim =
         db.catalog.claim_stage(stages::claim(Stage::Chunk, 1, NOW + SECOND)).await.expect("claimed");
-    assert_eq!(unheard.pop().map(|held| held.file.id), Some(lost.id));
+    assert_eq!(lost_claim.pop().map(|held| held.file.id), Some(lost.id));
     let claim_id = db.texts("SELECT claim_id FROM jobs WHERE queue = 'file-chunk'").await.remove(0);
     let release =
         async |catalog: &Catalog| catalog.release_claim(&claim_id, by_recovery(&plan, NOW + SECOND)).await;
@@ -256,8 +255,8 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
 
     let lease = |held: &LeasedStageJob| (held.job.id, held.job.token);
     let (job, token) = lease(&held[0]);
-    let take_in = async |catalog: &Catalog| catalog.begin_storing_output(job, token, NOW + HOUR).await;
-    assert!(failing.fail_each_call(take_in).await);
+    let begin = async |catalog: &Catalog| catalog.begin_storing_output(job, token, NOW + HOUR).await;
+    assert!(failing.fail_each_call(begin).await);
     let file = &held[0].file;
     let key = ObjectKey::text_part(&file.key, job, token, 0);
     let keys = vec![key.clone()];
@@ -295,9 +294,9 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
 
     let late = LATER + HOUR;
     let lost = vec![held[6].job.id];
-    let take_back =
+    let end_expired =
         async |catalog: &Catalog| catalog.end_expired_stage_jobs(lost.clone(), by(&plan, late), late).await;
-    assert_eq!(failing.fail_each_call(take_back).await.len(), 1);
+    assert_eq!(failing.fail_each_call(end_expired).await.len(), 1);
     recoveries(failing).await;
     let letter = db.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
     let redrive =
@@ -306,13 +305,13 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
     let letter = db.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
     let discard = async |catalog: &Catalog| catalog.discard(letter.clone(), "operator", late).await;
     assert!(failing.fail_each_call(discard).await);
-    // A ready file with all that stages made of it.
+    // A ready file with all outputs of its stages.
     let whole = db.catalog.file(embed.file.id).await.expect("read").expect("it is there");
     let gone = file::delete(&whole, &REFUSING, late).expect("deletable");
     failing.fail_each_call(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
 }
 
-/// One that is given up and one that is queued again, by the same transaction.
+/// One file fails and one is queued again in the same transaction.
 async fn recoveries(failing: &mut FailingCatalog<'_>) {
     let db = failing.db;
     let files = [
@@ -345,7 +344,7 @@ async fn cleanups(failing: &mut FailingCatalog<'_>) {
         deleted(&catalog, ADA, 10, policy).await;
     }
     let now = LATER + DAY;
-    // On PostgreSQL ranks are transactions of their own, before the claim.
+    // On PostgreSQL ranks are written in their own transactions before the claim.
     assert_eq!(catalog.claim_cleanups(&Scope::All, now, 0, LEASE).await.expect("ranked"), []);
     let claims = failing
         .fail_each_call(async |catalog| catalog.claim_cleanups(&Scope::All, now, 100, LEASE).await)
@@ -378,11 +377,11 @@ async fn outbox(failing: &mut FailingCatalog<'_>) {
         async |catalog: &Catalog| catalog.claim_outbox(Destination::Webhook, 100, now, now + HOUR).await;
     let lines = failing.fail_each_call(take).await;
     let mut ids: Vec<String> = lines.into_iter().map(|line| line.id).collect();
-    let arrived = vec![ids.pop().expect("a notice was written")];
+    let delivered = vec![ids.pop().expect("a notice was written")];
     assert!(!ids.is_empty());
-    let put_off = async |catalog: &Catalog| catalog.delay_outbox(ids.clone(), "away", now + DAY).await;
-    failing.fail_each_call(put_off).await;
-    failing.fail_each_call(async |catalog| catalog.outbox_delivered(arrived.clone()).await).await;
+    let delay = async |catalog: &Catalog| catalog.delay_outbox(ids.clone(), "away", now + DAY).await;
+    failing.fail_each_call(delay).await;
+    failing.fail_each_call(async |catalog| catalog.outbox_delivered(delivered.clone()).await).await;
     failing.fail_each_call(async |catalog| catalog.purge_outbox(Destination::Archive).await).await;
 }
 
@@ -411,14 +410,15 @@ async fn sweeps(failing: &mut FailingCatalog<'_>) {
     const NAME: &str = "orphans";
     let asked =
         SweepClaim { name: NAME, owner: "a process".into(), now: NOW, lease_ms: LEASE, only_if_due: true };
-    let turn = failing.fail_each_call(async |catalog| catalog.claim_sweep(asked.clone()).await).await;
-    let SweepClaimOutcome::Leased(fence) = turn else { panic!("{turn:?}") };
-    let hold = async |catalog: &Catalog| catalog.fenced(fence.clone()).extend_sweep(NOW + 2 * LEASE).await;
-    failing.fail_each_call(hold).await;
+    let answer = failing.fail_each_call(async |catalog| catalog.claim_sweep(asked.clone()).await).await;
+    let SweepClaimOutcome::Leased(fence) = answer else { panic!("{answer:?}") };
+    let extend = async |catalog: &Catalog| catalog.fenced(fence.clone()).extend_sweep(NOW + 2 * LEASE).await;
+    failing.fail_each_call(extend).await;
     let record =
         SweepRecord { name: NAME, started_at: NOW, ended_at: NOW, result: Some("{}".into()), error: None };
-    let keep = async |catalog: &Catalog| catalog.fenced(fence.clone()).record_sweep(record.clone()).await;
-    failing.fail_each_call(keep).await;
+    let write_record =
+        async |catalog: &Catalog| catalog.fenced(fence.clone()).record_sweep(record.clone()).await;
+    failing.fail_each_call(write_record).await;
     let release =
         async |catalog: &Catalog| catalog.fenced(fence.clone()).release_sweep(Some(NOW + DAY)).await;
     failing.fail_each_call(release).await;
@@ -460,12 +460,12 @@ async fn purging(failing: &mut FailingCatalog<'_>) {
         VALUES ('no-id', 'harbour', 'ada', 'k', 'm', '{}', 0)",
     )
     .await;
-    let told = async |catalog: &Catalog| {
+    let list = async |catalog: &Catalog| {
         let (tenant, user) =
             (tenant("harbour"), wharfinger_lifecycle::id::UserId::new("ada").expect("a user"));
         catalog.notifications(&tenant, &user, None, 10).await
     };
-    failing.fail_each_call_of_list(told).await;
+    failing.fail_each_call_of_list(list).await;
     db.sql("DELETE FROM notifications WHERE id = 'no-id'").await;
     let late = NOW + 1_000 * DAY;
     let purged = failing.fail_each_call(async |catalog| catalog.purge_notifications(late, 10).await).await;
@@ -509,7 +509,7 @@ async fn purging(failing: &mut FailingCatalog<'_>) {
         failing.fail_each_call(async |catalog| catalog.purge_tombstones(tombstones.clone()).await).await;
     assert_eq!(gone.len(), 3);
 
-    // Checks of files that were deleted by hand above.
+    // The jobs of files that this test deleted by SQL.
     db.sql(&format!("DELETE FROM jobs WHERE queue = '{CHECKS}' AND file_id NOT IN (SELECT id FROM files)"))
         .await;
 }

@@ -1,4 +1,4 @@
-//! A catalog whose calls fail one after the other, until a write gets through.
+//! A catalog that fails each call of a write in turn, until the write succeeds.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use wharfinger_catalog::{Catalog, CatalogError};
 use super::every_write::CALLS_MAX;
 use super::test_db::TestDb;
 
-/// A process with every outbox target and with Redis beside the catalog: it makes the most statements.
+/// A process with every outbox target and with Redis, because it sends the most statements.
 pub(super) struct FailingCatalog<'s> {
     pub(super) db: &'s TestDb,
     catalog: Catalog,
@@ -23,7 +23,7 @@ impl<'s> FailingCatalog<'s> {
         FailingCatalog { db, catalog, faults, written: BTreeSet::new() }
     }
 
-    /// All that was sent.
+    /// All statements that were sent.
     pub(super) fn statements(&self) -> Vec<String> {
         self.faults.statements()
     }
@@ -34,26 +34,26 @@ impl<'s> FailingCatalog<'s> {
         act: impl AsyncFn(&Catalog) -> Result<T, CatalogError>,
     ) -> T {
         let before = self.db.dump().await;
-        let mut claim = String::new();
+        let mut previous = String::new();
         for n in 1..CALLS_MAX {
             self.faults.rearm_at(n, Fault::Fail);
             let outcome = act(&self.catalog).await;
             let hit = self.faults.hit();
-            // Some read before they write.
+            // Some writes start with a read.
             let write = self.faults.last_write().map_or_else(|| "a read".into(), short);
             let after = self.db.dump().await;
-            let place = format!("{write}, call {n}, {}", hit.unwrap_or("not made"));
+            let place = format!("{write}, call {n}, {}", hit.unwrap_or("not reached"));
             match (outcome, hit) {
                 (Ok(answer), None) => {
-                    assert_ne!(after, before, "{write} changes nothing here, so its trials prove nothing");
+                    assert_ne!(after, before, "{write} changes nothing, so its failures prove nothing");
                     self.faults.rearm_at(0, Fault::Fail);
                     self.written.insert(write);
                     return answer;
                 }
-                // Best effort, after the claim, which is made.
+                // The claim is committed before this write, and its failure is ignored.
                 (Ok(answer), Some(_)) if write == "fair::RaiseVirtualTime" => {
                     self.faults.rearm_at(0, Fault::Fail);
-                    self.written.insert(claim);
+                    self.written.insert(previous);
                     return answer;
                 }
                 (Ok(_), Some(_)) => panic!("{place}: the failure was not reported"),
@@ -61,13 +61,13 @@ impl<'s> FailingCatalog<'s> {
                 (Err(CatalogError::Unavailable(_)), Some(call)) if call != "commit" => {}
                 (Err(error), _) => panic!("{place}: {error}"),
             }
-            assert_eq!(after, before, "{place}: a part of it was written");
-            claim = write;
+            assert_eq!(after, before, "{place}: partly written");
+            previous = write;
         }
-        panic!("a write without an end");
+        panic!("the write did not succeed after {CALLS_MAX} calls");
     }
 
-    /// A read that lists what it cannot read: where that fails, it answers all the same.
+    /// The same for a read that records unreadable rows: it answers although that write fails.
     pub(super) async fn fail_each_call_of_list<T>(
         &mut self,
         act: impl AsyncFn(&Catalog) -> Result<T, CatalogError>,
@@ -84,11 +84,11 @@ impl<'s> FailingCatalog<'s> {
             }
             assert!(outcome.is_ok() || write.is_none(), "{write:?}, call {n}");
         }
-        panic!("a read without an end");
+        panic!("the read did not succeed after {CALLS_MAX} calls");
     }
 }
 
-/// `wharfinger_catalog::jobs::Fail` is `jobs::Fail`.
+/// The last two parts of a type's path: `jobs::Fail` of `wharfinger_catalog::jobs::Fail`.
 pub(super) fn short(type_name: &str) -> String {
     let mut names: Vec<&str> = type_name.rsplit("::").take(2).collect();
     names.reverse();

@@ -53,12 +53,12 @@ async fn a_failed_write_does_not_affect_others_of_its_commit() {
     assert!(refused.iter().all(|outcome| matches!(outcome, Err(CatalogError::Stale))));
     assert!(working.iter().all(Result::is_ok));
     assert_eq!(db.texts("SELECT id FROM jobs WHERE queue = 'work'").await.len(), 20);
-    let mut made = 0;
+    let mut created = 0;
     for (n, outcome) in registering.iter().enumerate() {
         let wanted = file_of(&registrations[n]);
         match outcome {
             Ok(RegisterOutcome::Created) => {
-                made += 1;
+                created += 1;
                 assert!(exists(catalog, wanted).await);
             }
             Ok(refusal) => {
@@ -71,7 +71,7 @@ async fn a_failed_write_does_not_affect_others_of_its_commit() {
             }
         }
     }
-    assert_eq!(made, 59);
+    assert_eq!(created, 59);
     let quota = Quota { limit_bytes: 600, used_bytes: 600, reserved_bytes: 590 };
     assert_eq!(catalog.quota(&tenant("harbour"), LIMIT).await.expect("read"), quota);
     assert_audit_passes(catalog).await;
@@ -111,8 +111,8 @@ async fn a_fault_in_a_shared_commit_leaves_no_half_write() {
                 }
             }
             if n == commit {
-                let made = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
-                assert_eq!(happened, if made { 5 } else { 0 }, "all five share one commit");
+                let is_committed = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
+                assert_eq!(happened, if is_committed { 5 } else { 0 }, "all five share one commit");
                 let unknown =
                     answers.iter().filter(|(_, a)| matches!(a, Err(CatalogError::Unknown(_)))).count();
                 assert_eq!(unknown, 5);

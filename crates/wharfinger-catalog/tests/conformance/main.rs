@@ -42,6 +42,7 @@ mod registering;
 mod sample;
 mod searching;
 mod source_files;
+mod stage_outputs;
 mod stages;
 mod sweeping;
 mod test_db;
@@ -237,8 +238,7 @@ cases! {
     notifications:
         a_notice_has_all_its_fields
         users_see_only_their_own_notices_newest_first
-        old_notices_are_purged_in_bounded_batches
-        the_last_run_of_a_sweep_is_recorded;
+        old_notices_are_purged_in_bounded_batches;
     commit_all:
         only_unchanged_files_are_reclaimed
         concurrent_reclaims_end_each_file_once
@@ -254,7 +254,8 @@ cases! {
         a_failed_run_keeps_the_time_of_the_last_success
         a_read_only_catalog_refuses_writes
         a_lost_sweep_lease_writes_nothing
-        a_sweep_commits_nothing_after_a_newer_claim;
+        a_sweep_commits_nothing_after_a_newer_claim
+        the_last_run_of_a_sweep_is_recorded;
     claiming_jobs:
         a_claimed_job_has_all_its_fields
         a_claim_returns_only_due_jobs_of_its_queue
@@ -278,14 +279,15 @@ cases! {
         a_postponed_job_spends_no_attempt
         waiting_in_a_backlog_is_not_counted_as_an_outage
         suspects_are_claimed_separately
-        an_output_is_stored_once
         reasons_with_a_nul_or_of_any_length_are_accepted
         a_file_whose_workers_die_fails_after_growing_delays
         a_refused_object_makes_its_file_wait_longer_each_time
         a_claim_with_a_lost_answer_is_released
-        chunks_of_another_model_are_embedded_again
-        unneeded_derived_objects_get_a_cleanup
         concurrent_workers_never_share_a_file;
+    stage_outputs:
+        an_output_is_stored_once
+        chunks_of_another_model_are_embedded_again
+        unneeded_derived_objects_get_a_cleanup;
     fairness:
         a_single_file_does_not_wait_behind_a_large_backlog
         every_tenant_gets_its_share

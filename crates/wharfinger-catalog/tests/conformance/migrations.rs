@@ -1,4 +1,4 @@
-//! Migrations beside other applications and beside running processes.
+//! Migrations in a database with tables of other applications, and while other processes run.
 
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{CatalogError, CatalogUrl, SCHEMA_VERSION};
@@ -6,7 +6,7 @@ use wharfinger_catalog::{CatalogError, CatalogUrl, SCHEMA_VERSION};
 use super::sample::{NOW, registered};
 use super::test_db::{TestDb, open, sql_at, texts_at};
 
-/// The refusal of a database that is not ours, which is left as it was.
+/// The error of a migration and of `schema_step` in a database that is not ours.
 async fn refusal(url: &CatalogUrl) -> String {
     let catalog = open(url, Faults::none()).await;
     let error = catalog.migrate(NOW).await.expect_err("a database that is not ours");
@@ -19,7 +19,7 @@ async fn refusal(url: &CatalogUrl) -> String {
     }
 }
 
-/// An application keeps its own files in the same database.
+/// Another application has a table `files` in the same database.
 pub(super) async fn tables_of_another_application_stay_unchanged(db: &TestDb) {
     let url = db.empty_database();
     for statement in ["CREATE TABLE files (name TEXT)", "INSERT INTO files (name) VALUES ('theirs')"] {
@@ -33,8 +33,8 @@ pub(super) async fn tables_of_another_application_stay_unchanged(db: &TestDb) {
         let catalog = open(&url, Faults::none()).await;
         catalog.migrate(NOW).await.expect("migrated");
         registered(&catalog, ("harbour", "ada"), 10).await;
-        let beside = catalog.foreign_tables().await.expect("read");
-        assert_eq!(beside.as_deref(), Some("public.files"));
+        let foreign = catalog.foreign_tables().await.expect("read");
+        assert_eq!(foreign.as_deref(), Some("public.files"));
         assert_eq!(texts_at(&url, "SELECT file_name FROM wharfinger.files").await.len(), 1);
         catalog.close().await;
     } else {
@@ -55,7 +55,7 @@ pub(super) async fn a_schema_of_another_application_is_refused(db: &TestDb) {
     let why = refusal(&url).await;
     assert!(why.contains("`wharfinger`") && why.contains("(crates)"), "{why}");
     assert!(why.contains("WHARFINGER_DATABASE_SCHEMA"), "{why}");
-    // An empty schema that an administrator has made is what we need.
+    // An empty schema that an administrator has created is used.
     sql_at(&url, "DROP TABLE wharfinger.crates").await;
     let catalog = open(&url, Faults::none()).await;
     catalog.migrate(NOW).await.expect("migrated");
@@ -76,7 +76,7 @@ pub(super) async fn a_catalog_from_before_the_first_release_is_refused(db: &Test
     assert_eq!(db.dump().await, before);
 }
 
-/// An index that is missing, or that was left half-built, is built while others write.
+/// A missing or invalid index is built while other processes write.
 pub(super) async fn missing_indexes_are_built_during_writes(db: &TestDb) {
     db.sql("DROP INDEX files_by_tenant").await;
     let mut missing = vec!["files_by_tenant"];
@@ -96,13 +96,13 @@ pub(super) async fn missing_indexes_are_built_during_writes(db: &TestDb) {
         registered(&db.catalog, ("harbour", "ada"), 1).await;
         written += 1;
     }
-    migration.await.expect("it ends");
+    migration.await.expect("no panic");
     assert_eq!(db.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
     assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
 }
 
-/// An index of a large table takes longer than any statement may otherwise: the server itself refuses to build one under a
-/// time limit here, as it would end it after that time there.
+/// An index of a large table takes longer than the statement timeout. An event trigger refuses each index that is built
+/// under a timeout.
 pub(super) async fn indexes_are_built_without_a_time_limit(db: &TestDb) {
     if !db.is_postgres() {
         return;
@@ -124,7 +124,7 @@ pub(super) async fn indexes_are_built_without_a_time_limit(db: &TestDb) {
     db.sql("DROP EVENT TRIGGER refuse_limits").await;
 }
 
-/// A reader of hours must not be waited for with all others queued up behind: the migration tries again.
+/// All other statements would queue behind a migration that waits for a lock, so it waits only briefly and retries.
 pub(super) async fn a_migration_waits_for_a_locked_table(db: &TestDb) {
     if !db.is_postgres() {
         return;
@@ -136,7 +136,7 @@ pub(super) async fn a_migration_waits_for_a_locked_table(db: &TestDb) {
     sqlx::query("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE").execute(&mut holder).await.expect("locked");
     let migrating = db.another_handle().await;
     let migration = tokio::spawn(async move { migrating.migrate(NOW).await });
-    // It has given up waiting at least once before the lock goes.
+    // The lock is held until the migration has stopped waiting once.
     let waiting = "SELECT COUNT(*)::text FROM pg_locks WHERE relation = 'jobs'::regclass AND NOT granted";
     for was_waiting in [true, false] {
         while (db.texts(waiting).await != ["0"]) != was_waiting {
@@ -145,12 +145,12 @@ pub(super) async fn a_migration_waits_for_a_locked_table(db: &TestDb) {
         }
     }
     sqlx::query("COMMIT").execute(&mut holder).await.expect("committed");
-    migration.await.expect("it ends").expect("migrated");
+    migration.await.expect("no panic").expect("migrated");
     assert_eq!(db.catalog.missing_indexes().await.expect("read"), Vec::<String>::new());
 }
 
-/// What a later release does: a step with a table, a column and its values, on a catalog that has rows.
-const NEXT_STEP: &str = "-- A made-up step.\n\
+/// A step as a later release may add it: a table, a column and values for existing rows.
+const NEXT_STEP: &str = "-- A step of a later release.\n\
     CREATE TABLE berths (id TEXT PRIMARY KEY {bytes}, file_id TEXT NOT NULL REFERENCES files (id));\n\
     ALTER TABLE files ADD COLUMN berth TEXT;\n\
     UPDATE files SET berth = 'quay ' || file_name WHERE pipeline_status = 'registered';\n";
@@ -162,14 +162,14 @@ pub(super) async fn a_later_step_is_applied_once_to_a_filled_catalog(db: &TestDb
     let before = registered(&old, ("harbour", "ada"), 10).await;
 
     let next = || async { open(&url, Faults::none()).await.with_step(NEXT_STEP) };
-    // A crash before the commit leaves the schema as it was.
+    // A failure before the commit leaves the schema unchanged.
     let failing =
         open(&url, Faults::none()).await.with_step("ALTER TABLE files ADD COLUMN berth TEXT;\nNO SQL;\n");
     failing.migrate(NOW).await.expect_err("the second statement is wrong");
     assert_eq!(old.schema_step().await.expect("read"), SCHEMA_VERSION);
     failing.close().await;
 
-    // Processes of the new version start together, beside one of the old.
+    // Two processes of the new version start together while one of the old version runs.
     let (one, other) = (next().await, next().await);
     let (first, second) = futures::join!(one.migrate(NOW), other.migrate(NOW));
     let mut applied = [first.expect("migrated"), second.expect("migrated")].concat();
@@ -184,7 +184,7 @@ pub(super) async fn a_later_step_is_applied_once_to_a_filled_catalog(db: &TestDb
     assert_eq!(texts_at(&url, &berths).await, [format!("quay {}", before.name)]);
     assert_eq!(one.missing_indexes().await.expect("read"), Vec::<String>::new());
 
-    // A program that does not know the step says so, and changes nothing.
+    // A program that does not know the step refuses the catalog.
     let error = old.migrate(NOW).await.expect_err("the schema is newer");
     assert!(error.to_string().contains("use a newer wharfinger"), "{error}");
     for catalog in [old, one, other] {

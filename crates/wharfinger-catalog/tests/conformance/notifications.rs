@@ -1,19 +1,24 @@
-//! What owners are told, and what sweeps leave on record.
+//! The notices of owners.
 
 use uuid::Uuid;
-use wharfinger_catalog::{Notification, SweepRecord};
+use wharfinger_catalog::Notification;
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::id::FileId;
 
 use super::sample::{HOUR, NOW, POLICY, URL_DEAD_AT, committed, confirmed, registered, tenant, user};
 use super::test_db::TestDb;
 
-async fn told(db: &TestDb, owner: (&str, &str), before: Option<Uuid>, limit: usize) -> Vec<Notification> {
+async fn notices_of(
+    db: &TestDb,
+    owner: (&str, &str),
+    before: Option<Uuid>,
+    limit: usize,
+) -> Vec<Notification> {
     let (tenant, user) = (tenant(owner.0), user(owner.1));
     db.catalog.notifications(&tenant, &user, before, limit).await.expect("read")
 }
 
-/// Reclaims a file of the owner's `later` than its time.
+/// Reclaims a file of `owner`, `later` milliseconds after its URL has expired.
 async fn reclaimed(db: &TestDb, owner: (&str, &str), later: i64) -> FileId {
     let file = registered(&db.catalog, owner, 10).await;
     let change = file::reclaim(&file, "late", &POLICY, URL_DEAD_AT + later).expect("reclaimable");
@@ -23,7 +28,7 @@ async fn reclaimed(db: &TestDb, owner: (&str, &str), later: i64) -> FileId {
 pub(super) async fn a_notice_has_all_its_fields(db: &TestDb) {
     let file = confirmed(&db.catalog, ("harbour", "ada"), 10).await;
     committed(&db.catalog, file::quarantine(&file, "infected", NOW + HOUR).expect("quarantinable")).await;
-    let notices = told(db, ("harbour", "ada"), None, 10).await;
+    let notices = notices_of(db, ("harbour", "ada"), None, 10).await;
     assert_eq!((notices.len(), notices[1].kind.as_str()), (2, "file-ready"));
     let expected = Notification {
         id: notices[0].id,
@@ -50,16 +55,16 @@ pub(super) async fn users_see_only_their_own_notices_newest_first(db: &TestDb) {
     files.reverse();
 
     let ids = |notices: &[Notification]| {
-        notices.iter().map(|notice| notice.file_id.clone().expect("about a file")).collect::<Vec<_>>()
+        notices.iter().map(|notice| notice.file_id.clone().expect("a notice of a file")).collect::<Vec<_>>()
     };
-    assert_eq!(ids(&told(db, ("harbour", "ada"), None, 10).await), files);
-    assert_eq!(ids(&told(db, ("harbour", "ben"), None, 10).await), [other]);
-    assert_eq!(ids(&told(db, ("wharf", "ada"), None, 10).await), [namesake]);
-    assert_eq!(told(db, ("wharf", "ben"), None, 10).await, []);
+    assert_eq!(ids(&notices_of(db, ("harbour", "ada"), None, 10).await), files);
+    assert_eq!(ids(&notices_of(db, ("harbour", "ben"), None, 10).await), [other]);
+    assert_eq!(ids(&notices_of(db, ("wharf", "ada"), None, 10).await), [namesake]);
+    assert_eq!(notices_of(db, ("wharf", "ben"), None, 10).await, []);
 
-    let first = told(db, ("harbour", "ada"), None, 2).await;
-    let second = told(db, ("harbour", "ada"), Some(first[1].id), 2).await;
-    let third = told(db, ("harbour", "ada"), Some(second[1].id), 2).await;
+    let first = notices_of(db, ("harbour", "ada"), None, 2).await;
+    let second = notices_of(db, ("harbour", "ada"), Some(first[1].id), 2).await;
+    let third = notices_of(db, ("harbour", "ada"), Some(second[1].id), 2).await;
     assert_eq!((first.len(), second.len(), third.len()), (2, 2, 1));
     assert_eq!([ids(&first), ids(&second), ids(&third)].concat(), files);
 }
@@ -69,44 +74,15 @@ pub(super) async fn old_notices_are_purged_in_bounded_batches(db: &TestDb) {
     for later in 0..5 {
         reclaimed(db, ADA, later * HOUR).await;
     }
-    let kept = told(db, ADA, None, 10).await[..2].to_vec();
+    let kept = notices_of(db, ADA, None, 10).await[..2].to_vec();
     let before = URL_DEAD_AT + 3 * HOUR;
     assert_eq!(db.catalog.purge_notifications(before, 2).await.expect("purged"), 2);
     assert_eq!(db.catalog.purge_notifications(before, 2).await.expect("purged"), 1);
     assert_eq!(db.catalog.purge_notifications(before, 2).await.expect("purged"), 0);
-    assert_eq!(told(db, ADA, None, 10).await, kept, "those of then and later are kept");
+    assert_eq!(notices_of(db, ADA, None, 10).await, kept, "newer notices are kept");
     let ids: Vec<Uuid> = kept.iter().map(|notice| notice.id).chain([Uuid::new_v4()]).collect();
     let mut found = db.catalog.notifications_by_id(&ids).await.expect("read");
     found.sort_by_key(|notice| std::cmp::Reverse(notice.id));
-    assert_eq!(found, kept, "by their ids, and nothing for one that nobody has");
+    assert_eq!(found, kept, "an unknown id returns nothing");
     assert_eq!(db.catalog.notifications_by_id(&[]).await.expect("read"), []);
-}
-
-pub(super) async fn the_last_run_of_a_sweep_is_recorded(db: &TestDb) {
-    let ended = async |name| db.catalog.sweep_ended_at(name).await.expect("read");
-    assert_eq!(ended("orphans").await, None);
-    let first = SweepRecord {
-        name: "orphans",
-        started_at: NOW,
-        ended_at: NOW + 5,
-        result: Some(r#"{"removed":1}"#.into()),
-        error: None,
-    };
-    db.catalog.record_sweep(first).await.expect("recorded");
-    assert_eq!(ended("orphans").await, Some(NOW + 5));
-    assert_eq!(ended("Orphans").await, None);
-    let second = SweepRecord {
-        name: "orphans",
-        started_at: NOW + 10,
-        ended_at: NOW + 12,
-        result: None,
-        error: Some("the store is away".into()),
-    };
-    db.catalog.record_sweep(second).await.expect("recorded");
-    assert_eq!(ended("orphans").await, Some(NOW + 12));
-    assert_eq!(
-        db.texts("SELECT COALESCE(last_result, '-') || ' ' || last_error FROM sweeps").await,
-        ["- the store is away"],
-        "a result does not outlive its run"
-    );
 }

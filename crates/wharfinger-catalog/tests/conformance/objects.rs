@@ -1,4 +1,4 @@
-//! Objects: which upload in parts fills one, and cleanups of bytes that came to be too late.
+//! Objects: the id of the multipart upload of each, and cleanups of bytes that are written too late. Also facts.
 
 use wharfinger_catalog::{CleanupOutcome, Scope};
 use wharfinger_lifecycle::file::{Cleanup, EndReason, late_write_cleanup};
@@ -17,13 +17,13 @@ pub(super) async fn an_object_has_one_upload_id(db: &TestDb) {
     };
     assert_eq!(known().await, None);
     assert!(set(None, "first").await);
-    assert!(!set(None, "second").await, "somebody was faster");
+    assert!(!set(None, "second").await, "another upload was set first");
     assert_eq!(known().await.as_deref(), Some("first"));
-    assert!(set(Some("first"), "second").await, "the store has forgotten the first");
+    assert!(set(Some("first"), "second").await, "the first upload no longer exists in the store");
     assert_eq!(known().await.as_deref(), Some("second"));
 
     let other = registered(&db.catalog, ADA, 10).await;
-    assert_eq!(db.catalog.upload_id(&other.key).await.expect("read"), None, "each has its own");
+    assert_eq!(db.catalog.upload_id(&other.key).await.expect("read"), None, "each object has its own");
 }
 
 pub(super) async fn only_registered_files_get_an_upload_id(db: &TestDb) {
@@ -39,7 +39,7 @@ pub(super) async fn late_bytes_get_a_cleanup(db: &TestDb) {
     let cleanup = late_write_cleanup(&file, &POLICY, NOW).expect("it has ended");
     assert_eq!(cleanup.reason, EndReason::Deleted);
     let claim = async |now| db.catalog.claim_cleanups(&Scope::All, now, 10, LEASE).await.expect("claimed");
-    // A cleanup that is carried out just now was claimed before these bytes were there: it does not settle them.
+    // A cleanup that was claimed before the late bytes were written does not cover them.
     let before = claim(NOW + SECOND).await;
     assert_eq!(before.len(), 1);
     db.catalog.repeat_cleanup(file.clone(), cleanup.clone(), NOW + SECOND).await.expect("written");
@@ -48,17 +48,17 @@ pub(super) async fn late_bytes_get_a_cleanup(db: &TestDb) {
         claims.into_iter().map(|claim| (claim, outcome.clone())).collect::<Vec<_>>()
     };
     let settled = db.catalog.record_cleanup_outcomes(gone(before), NOW + SECOND).await.expect("settled");
-    assert_eq!(settled.done, 0, "an old claim");
+    assert_eq!(settled.done, 0, "the claim is old");
     let again = claim(NOW + SECOND).await;
     assert_eq!(again.len(), 1);
     assert_eq!(db.catalog.record_cleanup_outcomes(gone(again), NOW + SECOND).await.expect("settled").done, 1);
 
-    // And where none is left, there is one again.
+    // If no cleanup is left, a new one is added.
     assert_eq!(claim(NOW + SECOND).await, []);
     let cleanup = Cleanup { finish_at: NOW, ..cleanup };
     db.catalog.repeat_cleanup(file.clone(), cleanup, NOW + SECOND).await.expect("written");
-    let anew = claim(NOW + SECOND).await;
-    assert_eq!(anew.iter().map(|claim| &claim.key).collect::<Vec<_>>(), [&file.key]);
+    let repeated = claim(NOW + SECOND).await;
+    assert_eq!(repeated.iter().map(|claim| &claim.key).collect::<Vec<_>>(), [&file.key]);
 }
 
 pub(super) async fn facts_are_set_and_raised(db: &TestDb) {
@@ -71,8 +71,7 @@ pub(super) async fn facts_are_set_and_raised(db: &TestDb) {
     assert_eq!(db.catalog.fact("a").await.expect("read").as_deref(), Some("42"));
 }
 
-/// Bytes came late, at the very moment at which the cleanup of the earlier ones ends: the late ones have a cleanup in any
-/// case.
+/// Late bytes are reported while the cleanup of the earlier bytes ends: exactly one cleanup is left for them.
 pub(super) async fn late_bytes_get_a_cleanup_while_another_one_ends(db: &TestDb) {
     let another = db.another_handle().await;
     for _ in 0..40 {

@@ -1,4 +1,4 @@
-//! Opening, migrating and closing, and the questions that need no rows.
+//! Opening, migrating and closing a catalog, and calls that read no table.
 
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{CatalogError, Dialect, SCHEMA_VERSION};
@@ -36,7 +36,7 @@ pub(super) async fn concurrent_migrations_apply_each_step_once(db: &TestDb) {
         }))
         .await;
         steps.sort();
-        assert!(steps[0].is_empty(), "one of them finds nothing left to do: {steps:?}");
+        assert!(steps[0].is_empty(), "one of them has nothing to do: {steps:?}");
         assert_eq!(steps[1].last(), Some(&SCHEMA_VERSION));
         assert_eq!(texts_at(&url, ID).await.len(), 1);
     }

@@ -1,5 +1,5 @@
-//! Scans that compare the store with the catalog: what rows say of objects, progress that is counted once, and cleanups
-//! for what nobody answers for.
+//! Scans that compare the store with the catalog: the expected objects, the progress of a scan, and the cleanups of
+//! orphans.
 
 use wharfinger_catalog::{
     CatalogError, CleanupOutcome, ObjectState, OrphanBlob, OrphanScan, QueuedOrphans, REASON_ORPHAN,
@@ -14,7 +14,7 @@ use super::test_db::TestDb;
 const ADA: (&str, &str) = ("harbour", "ada");
 const STRAY: &str = "uploads/a stray.bin";
 
-async fn begun(db: &TestDb) -> OrphanScan {
+async fn new_scan(db: &TestDb) -> OrphanScan {
     let range = ScanRange::new(0, "uploads/", "uploads/".into(), end_of_folder("uploads/"));
     db.catalog.begin_scan("premise", vec![range], NOW).await.expect("begun")
 }
@@ -38,9 +38,9 @@ fn progress(scan: &OrphanScan, from: &str, to: &str, found: &[&str], missing: &[
 }
 
 async fn found(db: &TestDb, keys: &[&str]) -> OrphanScan {
-    let scan = begun(db).await;
+    let scan = new_scan(db).await;
     let progress = progress(&scan, "uploads/", &end_of_folder("uploads/"), keys, &[]);
-    db.catalog.advance_scan(progress).await.expect("written down");
+    db.catalog.advance_scan(progress).await.expect("stored");
     assert!(db.catalog.finish_range(&scan.id, 0, 100).await.expect("finished"));
     scan
 }
@@ -57,7 +57,7 @@ pub(super) async fn object_rows_say_whether_the_object_must_exist(db: &TestDb) {
         let rows = db.catalog.object_rows(after, upto, limit).await.expect("read");
         rows.into_iter().map(|row| (row.key, row.state)).collect::<Vec<_>>()
     };
-    // In the order of bytes: upper case first, and the dot is a percent sign.
+    // In byte order: upper case is first, and a dot is encoded with a percent sign.
     let all = [
         (ended.key.to_string(), ObjectState::Ended),
         (awaited.key.to_string(), ObjectState::Pending),
@@ -68,7 +68,7 @@ pub(super) async fn object_rows_say_whether_the_object_must_exist(db: &TestDb) {
     assert_eq!(
         rows(ended.key.as_str(), awaited.key.as_str(), 10).await,
         all[1..2],
-        "behind one, and up to another"
+        "rows after one key, up to another"
     );
     assert_eq!(rows("derived/", &end_of_folder("derived/"), 10).await, []);
 
@@ -98,16 +98,20 @@ pub(super) async fn the_sample_of_a_large_catalog_is_spread_over_its_keys(db: &T
 }
 
 pub(super) async fn scan_progress_is_counted_once(db: &TestDb) {
-    let scan = begun(db).await;
+    let scan = new_scan(db).await;
     assert_eq!(db.catalog.unfinished_scan().await.expect("read"), Some(scan.clone()));
     let file = confirmed(&db.catalog, ADA, 1).await;
     let first = progress(&scan, "uploads/", "uploads/k", &[STRAY], &[&file]);
-    let new = db.catalog.advance_scan(first.clone()).await.expect("written down");
+    let new = db.catalog.advance_scan(first.clone()).await.expect("stored");
     assert_eq!(new, [file.key.to_string()]);
     let again = db.catalog.advance_scan(first).await;
-    assert!(matches!(again, Err(CatalogError::Stale)), "somebody else was faster: {again:?}");
+    assert!(matches!(again, Err(CatalogError::Stale)), "the progress is stored already: {again:?}");
     let second = progress(&scan, "uploads/k", "uploads/z", &[], &[&file]);
-    assert_eq!(db.catalog.advance_scan(second).await.expect("written down"), Vec::<String>::new(), "known");
+    assert_eq!(
+        db.catalog.advance_scan(second).await.expect("stored"),
+        Vec::<String>::new(),
+        "it was reported before"
+    );
     let open = db.catalog.unfinished_scan().await.expect("read").expect("still open");
     let range = &open.ranges[0];
     assert_eq!((range.at.as_str(), range.is_done), ("uploads/z", false));
@@ -116,18 +120,22 @@ pub(super) async fn scan_progress_is_counted_once(db: &TestDb) {
 
     assert!(db.catalog.finish_range(&scan.id, 0, 100).await.expect("finished"));
     let late = progress(&scan, "uploads/z", "uploads/zz", &[], &[]);
-    assert!(matches!(db.catalog.advance_scan(late).await, Err(CatalogError::Stale)), "it is done");
+    assert!(matches!(db.catalog.advance_scan(late).await, Err(CatalogError::Stale)), "the range is finished");
     db.catalog.end_scan(&scan.id, None, NOW + SECOND).await.expect("ended");
     assert_eq!(db.catalog.last_scan_at().await.expect("read"), Some(NOW + SECOND));
     assert!(matches!(db.catalog.end_scan(&scan.id, None, NOW).await, Err(CatalogError::Stale)));
 
-    // Another scan in place of one that is given up: who is at that one notices.
-    let old = begun(db).await;
-    let new = begun(db).await;
+    // A new scan replaces an unfinished one. Progress of the old one is refused.
+    let old = new_scan(db).await;
+    let new = new_scan(db).await;
     assert_eq!(db.catalog.unfinished_scan().await.expect("read").map(|scan| scan.id), Some(new.id));
     let lost = progress(&old, "uploads/", "uploads/k", &[], &[]);
     assert!(matches!(db.catalog.advance_scan(lost).await, Err(CatalogError::Stale)));
-    assert_eq!(db.catalog.last_scan_at().await.expect("read"), Some(NOW + SECOND), "the last that ended");
+    assert_eq!(
+        db.catalog.last_scan_at().await.expect("read"),
+        Some(NOW + SECOND),
+        "the last scan that ended"
+    );
 }
 
 pub(super) async fn an_orphan_has_one_cleanup_and_is_removed_with_it(db: &TestDb) {
@@ -157,11 +165,11 @@ pub(super) async fn an_orphan_has_one_cleanup_and_is_removed_with_it(db: &TestDb
     let settled = db.catalog.record_cleanup_outcomes(outcomes.clone(), NOW).await.expect("settled");
     assert_eq!((settled.done, settled.failed, settled.orphans), (1, 1, 1));
     let stale = db.catalog.record_cleanup_outcomes(outcomes, NOW).await.expect("settled");
-    assert_eq!((stale.done, stale.orphans), (0, 0), "an old claim settles nothing");
-    let stands = db.catalog.orphan_cleanups(&scan.id).await.expect("read");
-    assert_eq!((stands.queued, stands.deleted, stands.failed), (2, 1, 1));
+    assert_eq!((stale.done, stale.orphans), (0, 0), "an old claim changes nothing");
+    let cleanups = db.catalog.orphan_cleanups(&scan.id).await.expect("read");
+    assert_eq!((cleanups.queued, cleanups.deleted, cleanups.failed), (2, 1, 1));
 
-    // The next scan leaves what has a cleanup to them.
+    // The next scan queues no orphan that has a cleanup.
     let next = found(db, &[]).await;
     assert_eq!(queue(db, &next).await, QueuedOrphans::default());
     assert_eq!(db.catalog.orphans(&Scope::All, 9).await.expect("read").samples, [blob(theirs)]);
@@ -174,13 +182,13 @@ pub(super) async fn only_orphans_without_a_cleanup_are_queued(db: &TestDb) {
     let keys = [kept.key.as_str(), awaited.key.as_str(), ended.key.as_str()];
     let scan = found(db, &keys).await;
     let batch = queue(db, &scan).await;
-    assert_eq!((batch.queued, batch.skipped), (0, 3), "the last has a cleanup already");
+    assert_eq!((batch.queued, batch.skipped), (0, 3), "the last one has a cleanup already");
     assert_eq!(db.catalog.orphans(&Scope::All, 9).await.expect("read").count, 0);
 
     db.sql("DELETE FROM pending_cleanups").await;
     let scan = found(db, &keys).await;
     let batch = queue(db, &scan).await;
-    assert_eq!((batch.queued, batch.skipped), (1, 2), "of a file that has ended");
+    assert_eq!((batch.queued, batch.skipped), (1, 2), "the object of the deleted file");
     db.sql("UPDATE files SET next_check_at = 0").await;
 }
 
@@ -188,9 +196,9 @@ pub(super) async fn outdated_findings_are_purged_in_bounded_batches(db: &TestDb)
     let keys: Vec<String> = (0..10).map(|n| format!("uploads/{n}")).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     found(db, &keys).await;
-    let scan = begun(db).await;
+    let scan = new_scan(db).await;
     let some = progress(&scan, "uploads/", &end_of_folder("uploads/"), &keys[..3], &[]);
-    db.catalog.advance_scan(some).await.expect("written down");
+    db.catalog.advance_scan(some).await.expect("stored");
     let finish = async || db.catalog.finish_range(&scan.id, 0, 4).await.expect("purged");
     assert_eq!((finish().await, finish().await), (false, true));
     assert_eq!(db.catalog.orphans(&Scope::All, 9).await.expect("read").count, 3);

@@ -1,4 +1,4 @@
-//! A PostgreSQL server that is killed under load and started again: what was answered holds.
+//! A PostgreSQL server that is killed under load and restarted: no answered write is lost.
 
 use harness::postgres::Postgres;
 use sqlx::Connection as _;
@@ -13,41 +13,43 @@ use super::test_db::open;
 
 type Outcome = (File, Result<RegisterOutcome, CatalogError>);
 
-/// Registers one file after the other for as long as somebody listens.
-async fn keep_registering(catalog: Catalog, user: String, told: mpsc::Sender<Outcome>) {
+/// Registers one file after another until the receiver is closed.
+async fn keep_registering(catalog: Catalog, user: String, answers: mpsc::Sender<Outcome>) {
     loop {
         let wanted = registration(("harbour", &user), 1);
         let file = file_of(&wanted).clone();
         let outcome = catalog.register(wanted).await;
-        if told.send((file, outcome)).await.is_err() {
+        if answers.send((file, outcome)).await.is_err() {
             return;
         }
     }
 }
 
-/// Takes what was answered until this many were made since.
-async fn until_made(answers: &mut mpsc::Receiver<Outcome>, made: usize) -> Vec<Outcome> {
-    let mut taken: Vec<Outcome> = Vec::new();
-    while taken.iter().filter(|(_, outcome)| matches!(outcome, Ok(RegisterOutcome::Created))).count() < made {
-        taken.push(answers.recv().await.expect("somebody registers"));
+/// Receives answers until `count` files are registered.
+async fn receive_registered(answers: &mut mpsc::Receiver<Outcome>, count: usize) -> Vec<Outcome> {
+    let mut received: Vec<Outcome> = Vec::new();
+    while received.iter().filter(|(_, outcome)| matches!(outcome, Ok(RegisterOutcome::Created))).count()
+        < count
+    {
+        received.push(answers.recv().await.expect("a sender is left"));
     }
-    taken
+    received
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answered_writes_survive_a_killed_server() {
-    let mut server = Postgres::start().expect("a server of its own, to be broken");
+    let mut server = Postgres::start().expect("a server for this test alone");
     let catalog = open(&CatalogUrl::Postgres(server.create_database()), Faults::none()).await;
     catalog.migrate(NOW).await.expect("migrated");
 
-    let (told, mut answers) = mpsc::channel(1);
+    let (sender, mut answers) = mpsc::channel(1);
     for n in 0..6 {
-        tokio::spawn(keep_registering(catalog.clone(), format!("user-{n}"), told.clone()));
+        tokio::spawn(keep_registering(catalog.clone(), format!("user-{n}"), sender.clone()));
     }
-    drop(told);
+    drop(sender);
     let mut all = Vec::new();
     for _ in 0..3 {
-        all.extend(until_made(&mut answers, 20).await);
+        all.extend(receive_registered(&mut answers, 20).await);
         let killing = tokio::task::spawn_blocking(move || {
             server.kill().expect("killed");
             server.start_again().expect("started again");
@@ -55,8 +57,8 @@ async fn answered_writes_survive_a_killed_server() {
         });
         server = killing.await.expect("ended");
     }
-    // The same handle finds the server again, without being told.
-    all.extend(until_made(&mut answers, 20).await);
+    // The same handle connects to the restarted server.
+    all.extend(receive_registered(&mut answers, 20).await);
     answers.close();
     while let Some(last) = answers.recv().await {
         all.push(last);
@@ -67,27 +69,27 @@ async fn answered_writes_survive_a_killed_server() {
         match outcome {
             Ok(answer) => {
                 assert_eq!(answer, RegisterOutcome::Created);
-                assert_eq!(stored, Some(file), "answered and lost");
+                assert_eq!(stored, Some(file), "an answered write was lost");
             }
             Err(CatalogError::Unknown(_)) => {}
-            Err(error) => assert_eq!(stored, None, "{error}, and yet it is there"),
+            Err(error) => assert_eq!(stored, None, "{error}, but the file exists"),
         }
     }
     assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
     catalog.close().await;
 }
 
-/// Breaks the connections of all who wait for a lock, as a server that goes down would; answers when there was one.
-async fn break_who_waits(admin: &mut PgConnection) {
-    let broken = "SELECT COUNT(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-        WHERE wait_event_type = 'Lock' AND datname = current_database()) AS broken";
-    while sqlx::query_scalar::<_, i64>(broken).fetch_one(&mut *admin).await.expect("asked") == 0 {
+/// Terminates the connections that wait for a lock. Returns after the first one.
+async fn terminate_lock_waiters(admin: &mut PgConnection) {
+    let terminate = "SELECT COUNT(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+        WHERE wait_event_type = 'Lock' AND datname = current_database()) AS terminated";
+    while sqlx::query_scalar::<_, i64>(terminate).fetch_one(&mut *admin).await.expect("asked") == 0 {
         tokio::task::yield_now().await;
     }
 }
 
 async fn run(connection: &mut PgConnection, statement: &'static str) {
-    sqlx::query(statement).execute(connection).await.expect("done");
+    sqlx::query(statement).execute(connection).await.expect("executed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,7 +108,7 @@ async fn uncommitted_calls_are_retried_on_another_connection() {
         let catalog = catalog.clone();
         async move { catalog.register(wanted).await }
     });
-    break_who_waits(&mut admin).await;
+    terminate_lock_waiters(&mut admin).await;
     run(&mut blocker, "COMMIT").await;
     assert_eq!(writing.await.expect("no panic").expect("written"), RegisterOutcome::Created);
 
@@ -116,18 +118,18 @@ async fn uncommitted_calls_are_retried_on_another_connection() {
         let (catalog, id) = (catalog.clone(), file.id);
         async move { catalog.file(id).await }
     });
-    break_who_waits(&mut admin).await;
+    terminate_lock_waiters(&mut admin).await;
     run(&mut blocker, "COMMIT").await;
     assert_eq!(reading.await.expect("no panic").expect("read"), Some(file));
 
-    // Those that lie in the pool are broken too, and nobody notices.
+    // Idle connections of the pool are terminated too. The next calls do not fail.
     let idle = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'wharfinger' \
         AND datname = current_database()";
     run(&mut admin, idle).await;
     for _ in 0..20 {
         catalog.ping().await.expect("answered");
-        let made = catalog.register(registration(("harbour", "ada"), 1)).await.expect("written");
-        assert_eq!(made, RegisterOutcome::Created);
+        let answer = catalog.register(registration(("harbour", "ada"), 1)).await.expect("written");
+        assert_eq!(answer, RegisterOutcome::Created);
     }
     assert_eq!(catalog.audit().await.expect("audited"), Vec::<String>::new());
     catalog.close().await;

@@ -1,4 +1,4 @@
-//! The outbox: a line for each thing that must reach another system, delivered at least once, lost never.
+//! The outbox: a line for each message to another system, delivered at least once.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 
-async fn announced(db: &TestDb, count: usize) {
+async fn registered_by_broker(db: &TestDb, count: usize) {
     for _ in 0..count {
         let wanted = Registration { by_broker: true, ..registration(ADA, 1) };
         assert_eq!(db.catalog.register(wanted).await.expect("answered"), RegisterOutcome::Created);
@@ -24,7 +24,7 @@ pub(super) async fn a_line_names_its_job_and_due_time(db: &TestDb) {
     let wanted = Registration { by_broker: true, ..registration(ADA, 1) };
     let (job, due_at) = (wanted.files[0].check_id, wanted.files[0].check.run_at);
     db.catalog.register(wanted).await.expect("answered");
-    // Whoever needs no broker leaves no line.
+    // A registration without a broker writes no line.
     db.catalog.register(registration(ADA, 1)).await.expect("answered");
     let lines = claimed(&db.catalog, 10, NOW).await;
     assert_eq!(lines.len(), 1);
@@ -34,27 +34,27 @@ pub(super) async fn a_line_names_its_job_and_due_time(db: &TestDb) {
 }
 
 pub(super) async fn a_claimed_line_is_hidden_until_its_lease_ends(db: &TestDb) {
-    announced(db, 3).await;
+    registered_by_broker(db, 3).await;
     assert_eq!(claimed(&db.catalog, 2, NOW).await.len(), 2);
     let rest = claimed(&db.catalog, 10, NOW).await;
     assert_eq!(rest.len(), 1);
     assert_eq!(claimed(&db.catalog, 10, NOW + 29 * SECOND).await, []);
     let again = claimed(&db.catalog, 10, NOW + 30 * SECOND).await;
-    assert_eq!(again.len(), 3, "who took them has died");
+    assert_eq!(again.len(), 3, "their leases have ended");
     let ids: Vec<String> = again.into_iter().map(|line| line.id).collect();
-    db.catalog.delay_outbox(ids[..1].to_vec(), "refused", NOW + 90 * SECOND).await.expect("put off");
+    db.catalog.delay_outbox(ids[..1].to_vec(), "refused", NOW + 90 * SECOND).await.expect("delayed");
     db.catalog.outbox_delivered(ids[1..].to_vec()).await.expect("removed");
     assert_eq!(claimed(&db.catalog, 10, NOW + 89 * SECOND).await, []);
     let last = claimed(&db.catalog, 10, NOW + 90 * SECOND).await;
     assert_eq!((last.len(), last[0].attempts, &last[0].id), (1, 1, &ids[0]));
     for _ in 0..2 {
-        db.catalog.outbox_delivered(vec![ids[0].clone()]).await.expect("once or twice");
+        db.catalog.outbox_delivered(vec![ids[0].clone()]).await.expect("removed");
     }
     assert_eq!(db.catalog.outbox_depth(Destination::Broker).await.expect("counted"), (0, None));
 }
 
 pub(super) async fn eight_relays_never_get_the_same_line(db: &TestDb) {
-    announced(db, 60).await;
+    registered_by_broker(db, 60).await;
     let handles = [db.catalog.clone(), db.another_handle().await];
     let relays = (0..8).map(|n| {
         let catalog = handles[n % 2].clone();
@@ -74,15 +74,15 @@ pub(super) async fn eight_relays_never_get_the_same_line(db: &TestDb) {
     assert_eq!(got.iter().collect::<BTreeSet<_>>().len(), 60);
 }
 
-/// The jobs that a message names are claimed if they are due, and those alone.
+/// The jobs named by a message are claimed if they are due, and no others.
 pub(super) async fn jobs_are_claimed_by_id(db: &TestDb) {
-    announced(db, 4).await;
+    registered_by_broker(db, 4).await;
     let lines = claimed(&db.catalog, 10, NOW).await;
     let jobs: Vec<_> = lines
         .iter()
         .map(|line| match line.payload {
             OutboxPayload::Check { job, due_at } => (job, due_at),
-            ref other => panic!("{other:?} is no check"),
+            ref other => panic!("not a check: {other:?}"),
         })
         .collect();
     let ids: Vec<_> = jobs.iter().map(|(job, _)| *job).collect();
@@ -97,13 +97,13 @@ pub(super) async fn jobs_are_claimed_by_id(db: &TestDb) {
     all.sort();
     assert_eq!(waiting, all);
     let two = db.catalog.claim_jobs_by_id(claim(due_at), ids[..2].to_vec()).await.expect("answered");
-    assert_eq!(two.len(), 2, "the limit of a claim by name is its names");
+    assert_eq!(two.len(), 2, "a claim by id has no other limit than its ids");
     let again = db.catalog.claim_jobs_by_id(claim(due_at), ids.clone()).await.expect("answered");
-    let mut names: Vec<_> = again.iter().map(|job| job.id).collect();
-    names.sort();
+    let mut claimed_ids: Vec<_> = again.iter().map(|job| job.id).collect();
+    claimed_ids.sort();
     let mut rest = ids[2..].to_vec();
     rest.sort();
-    assert_eq!(names, rest);
+    assert_eq!(claimed_ids, rest);
     assert_eq!(db.catalog.waiting_jobs(&ids).await.expect("answered"), []);
     assert_eq!(db.catalog.claim_jobs_by_id(claim(due_at), Vec::new()).await.expect("answered"), []);
 }

@@ -1,5 +1,4 @@
-//! How statements are carried out on tables of a million rows: none that a loop, a list or a write sends reads a large table
-//! from one end to the other.
+//! Query plans for tables of a million rows: no statement of a loop, a list or a write scans a large table.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -36,27 +35,27 @@ const LARGE: [&str; 15] = [
     "queue_tenants",
 ];
 
-/// Statements that look through a table by design, by how they begin, with the reason.
+/// Statements that scan a table by design: how they begin, and the reason.
 pub(super) type AllowedScans = [(&'static str, &'static str)];
 
-/// Of those that only read.
+/// Reads that scan a table by design.
 const ALLOWED_SCANS: [(&str, &str); 2] = [
     ("SELECT status, stage, CAST(SUM(files)", "adds up one counter of each user"),
     ("SELECT CAST(COALESCE(SUM(changes + 1), 0)", "adds up one counter of each user"),
 ];
 
-/// Statements that read a large table from one end to the other, with their plans.
-pub(super) async fn full_scans(db: &TestDb, statements: Vec<String>, meant: &AllowedScans) -> Vec<String> {
-    for (begins, why) in meant {
+/// Statements that scan a large table, with their plans.
+pub(super) async fn full_scans(db: &TestDb, statements: Vec<String>, allowed: &AllowedScans) -> Vec<String> {
+    for (begins, why) in allowed {
         assert!(
             statements.iter().any(|sent| sent.starts_with(begins)),
-            "not sent any more: {begins} ({why})"
+            "no statement begins with {begins} ({why})"
         );
     }
-    let is_meant = |statement: &str| meant.iter().any(|(begins, _)| statement.starts_with(begins));
+    let is_allowed = |statement: &str| allowed.iter().any(|(begins, _)| statement.starts_with(begins));
     let wanted = statements.into_iter().filter(|statement| {
         let verb = statement.split_whitespace().next().unwrap_or_default();
-        matches!(verb, "SELECT" | "WITH" | "UPDATE" | "DELETE") && !is_meant(statement)
+        matches!(verb, "SELECT" | "WITH" | "UPDATE" | "DELETE") && !is_allowed(statement)
     });
     let (mut scans, wanted) = (Vec::new(), wanted.collect::<Vec<_>>());
     let count = wanted.len();
@@ -81,7 +80,7 @@ pub(super) async fn full_scans(db: &TestDb, statements: Vec<String>, meant: &All
 /// Rows of each kind in the backlog.
 const BACKLOG: usize = 20_000;
 
-/// Tables filled with what is there on a busy day: much that waits, and more that is done or not due. `{n}` is the kind.
+/// Statements that fill the tables as on a busy day: many rows wait, and more are done or not due.
 fn backlog(db: &TestDb) -> Vec<String> {
     let id = |kind: usize| match db.is_postgres() {
         true => format!("'018f4e6e-7f3a-7000-800{kind}-' || lpad(to_hex(n), 12, '0')"),
@@ -161,10 +160,10 @@ fn backlog(db: &TestDb) -> Vec<String> {
     statements
 }
 
-/// What each call costs: steps of SQLite.
+/// The cost of each call in steps of SQLite.
 pub(super) struct Meter {
     faults: Faults,
-    /// Of calls whose costs cannot be told apart, those that may cost more are left out.
+    /// PostgreSQL measures only the sum of all calls. Calls of `BOUNDED` are skipped there.
     pub(super) skips_bounded: bool,
     costs: RefCell<Vec<(&'static str, u64)>>,
 }
@@ -174,7 +173,7 @@ impl Meter {
         Meter { faults, skips_bounded: false, costs: RefCell::default() }
     }
 
-    /// The call that has just ended.
+    /// Records the cost of the call that has just ended.
     pub(super) fn record(&self, call: &'static str) {
         let before: u64 = self.costs.borrow().iter().map(|(_, steps)| steps).sum();
         self.costs.borrow_mut().push((call, self.faults.steps() - before));
@@ -182,13 +181,13 @@ impl Meter {
 }
 
 impl Meter {
-    /// All calls that were measured, each once.
+    /// The names of all calls that were measured.
     pub(super) fn calls(&self) -> BTreeSet<&'static str> {
         self.costs.borrow().iter().map(|(call, _)| *call).collect()
     }
 }
 
-/// How much the database reads for all that loops and lists ask: steps of SQLite by call, or rows of PostgreSQL in all.
+/// What the reads of loops and lists cost: steps of SQLite for each call, and rows of PostgreSQL in total.
 async fn read_costs(db: &TestDb) -> Vec<(&'static str, u64)> {
     let faults = Faults::counting_steps();
     let catalog = db.with_faults(faults.clone()).await;
@@ -198,7 +197,7 @@ async fn read_costs(db: &TestDb) -> Vec<(&'static str, u64)> {
     let scopes = [Scope::All, Scope::Tenant(tenant("crowd")), Scope::User(tenant("crowd"), user("u"))];
     lists(&catalog, &scopes, &meter).await;
     every_read::lookups(&catalog, &scopes, &meter).await;
-    // Sessions that end have handed in their statistics.
+    // PostgreSQL counts the reads of a session when it ends.
     catalog.close().await;
     let mut costs = meter.costs.into_inner();
     costs.push(("all", rows_read(db).await - before));
@@ -215,7 +214,7 @@ pub(super) async fn rows_read(db: &TestDb) -> u64 {
     db.texts(sql).await.remove(0).parse().expect("a number")
 }
 
-/// Calls that read more where there is more, and why.
+/// Calls that may read more rows when there are more, and why.
 const BOUNDED: [(&str, &str); 8] = [
     ("outbox_depth", "counts up to COUNTED_MAX"),
     ("count_active_batches", "counts up to COUNTED_MAX"),
@@ -223,24 +222,24 @@ const BOUNDED: [(&str, &str); 8] = [
     ("count_abandoned", "counts up to COUNTED_MAX"),
     ("cleanup_counts", "counts up to COUNTED_MAX"),
     ("due_cleanups", "counts up to COUNTED_MAX"),
-    ("figures", "counts what is stuck and what batches are open up to COUNTED_MAX"),
-    ("candidates", "a search reads what its owner has, and is bounded by itself"),
+    ("figures", "counts stuck files and active batches up to COUNTED_MAX"),
+    ("candidates", "a search reads the vectors of its scope and has its own limit"),
 ];
 
-/// A plan that names an index may still read all of it: here the rows are there. Reading the rows of one kind once costs
-/// a row each on PostgreSQL, and four or more steps each on SQLite.
+/// A plan with an index may still read the whole index, so this test has real rows. Reading all rows of one kind costs
+/// one row each on PostgreSQL, and at least four steps each on SQLite.
 pub(super) async fn no_call_costs_more_with_a_large_backlog(db: &TestDb) {
     queued(db, &[Stage::Scan]).await;
     registered(&db.catalog, ("harbour", "ada"), 10).await;
     if db.is_postgres() {
-        // Tables of this size are read whole where a lot of rows is looked for; those of a million are not.
+        // PostgreSQL would scan tables of this size, but not tables of a million rows.
         let name = db.texts("SELECT current_database()").await.remove(0);
         db.sql(&format!("ALTER DATABASE {name} SET enable_seqscan = off")).await;
     }
     let small = read_costs(db).await;
     db.sql(&backlog(db).join("; ")).await;
     db.sql("ANALYZE").await;
-    // At first all that is due gets its rank, in many lots on PostgreSQL, which leaves as many dead rows.
+    // First all due jobs get a rank. On PostgreSQL that takes many batches and leaves many dead rows.
     for _ in 0..2 {
         read_costs(db).await;
     }
@@ -250,19 +249,21 @@ pub(super) async fn no_call_costs_more_with_a_large_backlog(db: &TestDb) {
     let costlier: Vec<String> = small
         .iter()
         .zip(&large)
-        .filter(|((call, before), (_, beside))| {
-            *beside > before + much && !BOUNDED.iter().any(|(bounded, _)| bounded == call)
+        .filter(|((call, before), (_, with_backlog))| {
+            *with_backlog > before + much && !BOUNDED.iter().any(|(bounded, _)| bounded == call)
         })
-        .map(|((call, before), (_, beside))| format!("{call}: {before} before, {beside} beside a backlog"))
+        .map(|((call, before), (_, with_backlog))| {
+            format!("{call}: {before} before, {with_backlog} with a backlog")
+        })
         .collect();
     assert_eq!(costlier, Vec::<String>::new());
-    // Nothing of it would stand up to an audit.
+    // The rows would fail the audit.
     for table in LARGE.into_iter().chain(["quotas", "numbers"]) {
         db.sql(&format!("DELETE FROM {table}")).await;
     }
 }
 
-/// What loops and lists read; what they write is in `every_write`.
+/// The reads of loops and lists; `every_write` has the writes.
 pub(super) async fn no_read_scans_a_large_table(db: &TestDb) {
     let faults = Faults::at(0, Fault::Fail);
     let catalog = db.with_faults(faults.clone()).await;

@@ -1,5 +1,5 @@
-//! Who lets a tenant in: charges and refunds hold the gate where it is, a move waits for them, and what it counts from
-//! contains exactly what was let in before it.
+//! The owner of a tenant's quota: charges and refunds lock it, and a move waits for them. The sum that a move starts from
+//! has exactly the charges before it.
 
 use wharfinger_catalog::{
     Admission, Catalog, Destination, MoveQuota, MovedQuota, OutboxPayload, QuotaOwner, RegisterOutcome,
@@ -42,11 +42,11 @@ async fn refunds(catalog: &Catalog) -> Vec<(u64, i64)> {
 }
 
 pub(super) async fn only_the_quota_owner_admits(db: &TestDb) {
-    let beside = db.with_redis().await;
-    assert_eq!(moved(&beside, QuotaOwner::Redis).await.epoch, 1);
-    assert_eq!(beside.register(by_redis(10, 1)).await.expect("answered"), RegisterOutcome::Created);
+    let redis = db.with_redis().await;
+    assert_eq!(moved(&redis, QuotaOwner::Redis).await.epoch, 1);
+    assert_eq!(redis.register(by_redis(10, 1)).await.expect("answered"), RegisterOutcome::Created);
     for (wrong, catalog) in
-        [(by_redis(10, 0), &beside), (by_redis(10, 2), &beside), (registration(ADA, 10), &beside)]
+        [(by_redis(10, 0), &redis), (by_redis(10, 2), &redis), (registration(ADA, 10), &redis)]
     {
         let before = db.dump().await;
         let answer = catalog.register(wrong).await.expect("answered");
@@ -56,19 +56,19 @@ pub(super) async fn only_the_quota_owner_admits(db: &TestDb) {
         );
         assert_eq!(db.dump().await, before);
     }
-    // One that knows no Redis finds out too.
+    // A process without Redis gets the same answer.
     let answer = db.catalog.register(registration(ADA, 10)).await.expect("answered");
     assert!(matches!(answer, RegisterOutcome::QuotaOwnerChanged(_)), "{answer:?}");
     assert_eq!(db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes, 10);
 
-    let back = moved(&beside, QuotaOwner::Database).await;
+    let back = moved(&redis, QuotaOwner::Database).await;
     assert_eq!((back.epoch, back.used_bytes), (2, 10));
-    let answer = beside.register(by_redis(10, 1)).await.expect("answered");
+    let answer = redis.register(by_redis(10, 1)).await.expect("answered");
     assert!(
         matches!(answer, RegisterOutcome::QuotaOwnerChanged(state) if state.owner == QuotaOwner::Database),
         "{answer:?}"
     );
-    registered(&beside, ADA, 10).await;
+    registered(&redis, ADA, 10).await;
     registered(&db.catalog, ADA, 10).await;
 }
 
@@ -86,7 +86,7 @@ pub(super) async fn a_move_raises_the_epoch_above_the_one_seen(db: &TestDb) {
     assert_eq!(
         db.catalog.quota_state(&tenant("harbour")).await.expect("read").epoch,
         43,
-        "Redis knows the old limit"
+        "Redis must reload the limit"
     );
     let second = db.catalog.move_quota(wanted).await.expect("moved");
     assert_eq!((second.epoch, second.limit_bytes, second.has_own_limit), (44, 99, true));
@@ -95,40 +95,40 @@ pub(super) async fn a_move_raises_the_epoch_above_the_one_seen(db: &TestDb) {
     assert_eq!(
         db.catalog.quota_state(&tenant("harbour")).await.expect("read").epoch,
         45,
-        "nobody else knows a limit"
+        "no other system stores the limit"
     );
 }
 
 pub(super) async fn refunds_are_sent_to_redis_while_it_owns_the_quota(db: &TestDb) {
-    let beside = db.with_redis().await;
-    let before = registered(&beside, ADA, 1).await;
-    moved(&beside, QuotaOwner::Redis).await;
-    for (size, catalog) in [(2, &beside), (4, &db.catalog)] {
-        let made = by_redis(size, 1);
-        let file = file_of(&made).clone();
-        assert_eq!(beside.register(made).await.expect("answered"), RegisterOutcome::Created);
+    let redis = db.with_redis().await;
+    let before = registered(&redis, ADA, 1).await;
+    moved(&redis, QuotaOwner::Redis).await;
+    for (size, catalog) in [(2, &redis), (4, &db.catalog)] {
+        let wanted = by_redis(size, 1);
+        let file = file_of(&wanted).clone();
+        assert_eq!(redis.register(wanted).await.expect("answered"), RegisterOutcome::Created);
         committed(catalog, ended(&file)).await;
     }
-    committed(&beside, ended(&before)).await;
-    let mut lines = refunds(&beside).await;
+    committed(&redis, ended(&before)).await;
+    let mut lines = refunds(&redis).await;
     lines.sort();
     assert_eq!(lines, [(1, 1), (2, 1), (4, 1)]);
-    // What is counted from the new sum has them in it.
-    assert_eq!(moved(&beside, QuotaOwner::Redis).await.used_bytes, 0);
-    assert_eq!(refunds(&beside).await, []);
+    // The sum of the next move includes the refunds, so their lines are gone.
+    assert_eq!(moved(&redis, QuotaOwner::Redis).await.used_bytes, 0);
+    assert_eq!(refunds(&redis).await, []);
 }
 
-/// Whatever comes at the same time: the sum has exactly those who were let in under the epoch before it.
+/// With concurrent charges and refunds, the sum has exactly the files that were admitted under the earlier epoch.
 pub(super) async fn a_move_counts_concurrent_charges_and_refunds_once(db: &TestDb) {
-    let beside = db.with_redis().await;
-    moved(&beside, QuotaOwner::Redis).await;
+    let redis = db.with_redis().await;
+    moved(&redis, QuotaOwner::Redis).await;
     let mut files = Vec::new();
     for size in 1..=20 {
         let wanted = by_redis(size, 1);
         files.push(file_of(&wanted).clone());
-        assert_eq!(beside.register(wanted).await.expect("answered"), RegisterOutcome::Created);
+        assert_eq!(redis.register(wanted).await.expect("answered"), RegisterOutcome::Created);
     }
-    let handles = [beside.clone(), db.with_redis().await];
+    let handles = [redis.clone(), db.with_redis().await];
     for round in 1..=4 {
         let epoch = round;
         let charges = (0..20).map(|n| {
@@ -155,13 +155,13 @@ pub(super) async fn a_move_counts_concurrent_charges_and_refunds_once(db: &TestD
         steps.insert(10, Box::pin(mover));
         steps.extend(ends.map(|step| Box::pin(step) as Step));
         let answers = all_at_once(steps).await;
-        let moved = answers.iter().find_map(|moved| *moved).expect("one moved it");
+        let moved = answers.iter().find_map(|moved| *moved).expect("one of them is the move");
         let charged = db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read").used_bytes as i64;
-        let owed: i64 = refunds(&beside)
+        let owed: i64 = refunds(&redis)
             .await
             .iter()
             .map(|(bytes, epoch)| {
-                assert_eq!(*epoch, moved.epoch, "older ones are in the sum");
+                assert_eq!(*epoch, moved.epoch, "older refunds are in the sum");
                 *bytes as i64
             })
             .sum();

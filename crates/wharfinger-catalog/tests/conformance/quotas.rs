@@ -1,4 +1,4 @@
-//! Quotas: shown, set, and set right again after something drifted.
+//! Quotas: reading, setting a limit, and correcting drift.
 
 use wharfinger_catalog::{QuotaDrift, RegisterOutcome};
 use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
@@ -33,7 +33,7 @@ pub(super) async fn the_default_limit_is_not_stored(db: &TestDb) {
     assert_eq!(db.catalog.tenants("", 10).await.expect("read"), [tenant("harbour"), tenant("wharf")]);
 }
 
-/// The one way to be above a limit (I1), and it admits nothing more.
+/// The usage may be above a lowered limit (I1). Then nothing more is admitted.
 pub(super) async fn a_limit_can_be_set_below_the_usage(db: &TestDb) {
     confirmed(&db.catalog, ADA, 100).await;
     db.catalog.set_limit(&tenant("harbour"), 40).await.expect("set");
@@ -49,8 +49,8 @@ pub(super) async fn a_limit_can_be_set_below_the_usage(db: &TestDb) {
 }
 
 pub(super) async fn a_rebuild_without_drift_changes_nothing(db: &TestDb) {
-    let nobody = db.catalog.rebuild_quota(&tenant("nobody"), LIMIT).await.expect("answered");
-    assert_eq!(nobody, None);
+    let unknown = db.catalog.rebuild_quota(&tenant("unknown"), LIMIT).await.expect("answered");
+    assert_eq!(unknown, None);
     registered(&db.catalog, ADA, 1).await;
     confirmed(&db.catalog, ADA, 2).await;
     deleted(&db.catalog, ADA, 4, &POLICY).await;

@@ -1,5 +1,5 @@
-//! Files that do not get on: found with what is wrong with their jobs, begun anew under a new job, given up after too
-//! many times; and left alone where they only wait.
+//! Stuck files: listed with the fault of their job, recovered with a new job, and failed after too many recoveries. A
+//! file that only waits is not recovered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, ten
 use super::stages::{claim, claimed, done, end, end_expired, ended, plan, queued, status, suspects};
 use super::test_db::{TestDb, all_at_once};
 
-/// When what was confirmed has not got on for too long.
+/// When a file confirmed at `NOW + SECOND` has had no progress for too long.
 const OVERDUE: UnixMs = NOW + SECOND + HOUR / 2;
 
 fn recovery(files: &[FileId], now: UnixMs) -> Recovery {
@@ -35,9 +35,9 @@ fn recovery(files: &[FileId], now: UnixMs) -> Recovery {
 }
 
 async fn recovered(catalog: &Catalog, file: FileId, now: UnixMs) -> RecoveryOutcome {
-    let mut became = catalog.recover(recovery(&[file], now)).await.expect("answered");
-    assert_eq!((became.len(), became[0].0), (1, file));
-    became.remove(0).1
+    let mut outcome = catalog.recover(recovery(&[file], now)).await.expect("answered");
+    assert_eq!((outcome.len(), outcome[0].0), (1, file));
+    outcome.remove(0).1
 }
 
 async fn stuck(db: &TestDb, now: UnixMs) -> Vec<StuckFile> {
@@ -49,7 +49,7 @@ async fn lose_job(db: &TestDb, file: FileId) {
     assert_eq!(gone, 1);
 }
 
-/// The same as `queued`, of somebody.
+/// A file of `owner` that waits for its scan since `now`.
 async fn queued_of(db: &TestDb, owner: (&str, &str), now: UnixMs) -> File {
     let file = registered(&db.catalog, owner, 10).await;
     let plan = PipelinePlan { stages: vec![Stage::Scan], ..plan() };
@@ -57,10 +57,10 @@ async fn queued_of(db: &TestDb, owner: (&str, &str), now: UnixMs) -> File {
     committed(&db.catalog, change).await
 }
 
-/// Whatever is done to a job by a foreign hand, whoever lists and whoever mends see the same, and it is mended.
+/// For each damage to a job, the list of stuck files and the recovery find the same fault, and the file is recovered.
 pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
     const WAITING: &str = "UPDATE jobs SET state = 'waiting', lease_until = NULL, deadline_at = NULL";
-    const NOT_THERE: Option<&str> = Some("its job was in a different state");
+    const STATE_MISMATCH: Option<&str> = Some("its job was in a different state");
     let (over, later) = (OVERDUE, OVERDUE + 1);
     let queued_cases: [(String, Option<&str>); 8] = [
         (format!("UPDATE jobs SET run_at = {}", OVERDUE + 10 * HOUR), None),
@@ -75,8 +75,8 @@ pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
                 .into(),
             Some("it had several jobs"),
         ),
-        (format!("UPDATE jobs SET state = 'leased', lease_until = {later}, deadline_at = {later}"), NOT_THERE),
-        // Whoever writes to the files by hand counts them by hand as well.
+        (format!("UPDATE jobs SET state = 'leased', lease_until = {later}, deadline_at = {later}"), STATE_MISMATCH),
+        // The counters must match the files.
         (
             "UPDATE files SET stage = NULL; DELETE FROM file_counts; \
              INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
@@ -97,7 +97,7 @@ pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
             Some("its worker exceeded the time limit"),
         ),
         ("DELETE FROM jobs".into(), Some("its job was missing")),
-        (WAITING.into(), NOT_THERE),
+        (WAITING.into(), STATE_MISMATCH),
         (
             format!(
                 "UPDATE jobs SET lease_until = {later}, deadline_at = {later}; UPDATE files SET version = version + 1"
@@ -116,7 +116,7 @@ pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
                  UPDATE file_history SET to_status = 'embedding' WHERE to_status = 'scanning' \
                  AND file_id IN (SELECT id FROM files WHERE pipeline_status = 'embedding')"
             ),
-            NOT_THERE,
+            STATE_MISMATCH,
         ),
     ];
     let cases =
@@ -125,9 +125,6 @@ pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
         let file = queued(db, &[Stage::Scan]).await;
         if is_leased {
             claimed(db, Stage::Scan, NOW + SECOND).await;
-            // Of the claim's own look, so that both kinds are overdue at the same time.
-            db.sql("UPDATE files SET next_check_at = next_check_at - 1 WHERE pipeline_status = 'scanning'")
-                .await;
         }
         db.sql(damage).await;
         let listed = stuck(db, OVERDUE).await;
@@ -138,7 +135,7 @@ pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
             "{damage}"
         );
         let before = db.dump().await;
-        let became = recovered(&db.catalog, file.id, OVERDUE).await;
+        let outcome = recovered(&db.catalog, file.id, OVERDUE).await;
         match fault {
             None => {
                 let expected = if is_leased {
@@ -146,13 +143,13 @@ pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
                 } else {
                     RecoveryOutcome::Waiting
                 };
-                assert_eq!(became, expected, "{damage}");
+                assert_eq!(outcome, expected, "{damage}");
                 assert_eq!(db.dump().await, before, "{damage}");
             }
             Some(_) => {
                 assert!(
-                    matches!(became, RecoveryOutcome::Queued { retry_count: 1, .. }),
-                    "{damage}: {became:?}"
+                    matches!(outcome, RecoveryOutcome::Queued { retry_count: 1, .. }),
+                    "{damage}: {outcome:?}"
                 );
                 assert_eq!(stuck(db, OVERDUE).await, [], "{damage}");
                 db.sql("DELETE FROM jobs WHERE queue = 'upload-checks'").await;
@@ -168,13 +165,13 @@ pub(super) async fn only_files_with_unsound_jobs_are_recovered(db: &TestDb) {
     }
 }
 
-/// I8: who held the old job holds nothing, before and after another takes the new one.
+/// I8: the worker of the old job has no lease, before and after another worker claims the new job.
 pub(super) async fn a_recovery_revokes_the_lease_of_the_old_worker(db: &TestDb) {
     let file = queued(db, &[Stage::Extract, Stage::Chunk]).await;
     let old = claimed(db, Stage::Extract, NOW + SECOND).await;
     let now = OVERDUE;
-    let became = recovered(&db.catalog, file.id, now).await;
-    assert_eq!(became, RecoveryOutcome::Queued { from: Status::Extracting, retry_count: 1 });
+    let outcome = recovered(&db.catalog, file.id, now).await;
+    assert_eq!(outcome, RecoveryOutcome::Queued { from: Status::Extracting, retry_count: 1 });
     let stale = async |old: &LeasedStageJob| {
         let before = db.dump().await;
         for how in [done(), AttemptOutcome::Failed { why: "late".into() }, AttemptOutcome::Released] {
@@ -185,7 +182,7 @@ pub(super) async fn a_recovery_revokes_the_lease_of_the_old_worker(db: &TestDb) 
         assert_eq!(db.dump().await, before);
     };
     stale(&old).await;
-    // It may be what killed its worker.
+    // The file may have killed its worker, so only a claim for suspects returns it.
     let now = now + 60 * SECOND;
     assert_eq!(db.catalog.claim_stage(claim(Stage::Extract, 5, now)).await.expect("answered"), []);
     let new = db.catalog.claim_stage(suspects(Stage::Extract, 5, now)).await.expect("claimed").remove(0);
@@ -208,8 +205,8 @@ pub(super) async fn a_file_recovered_too_often_fails(db: &TestDb) {
     let mut now = OVERDUE;
     for retry in 1..=plan().stuck_retries_max {
         lose_job(db, file.id).await;
-        let became = recovered(&catalog, file.id, now).await;
-        assert_eq!(became, RecoveryOutcome::Queued { from: Status::Queued, retry_count: retry });
+        let outcome = recovered(&catalog, file.id, now).await;
+        assert_eq!(outcome, RecoveryOutcome::Queued { from: Status::Queued, retry_count: retry });
         now += HOUR / 2;
     }
     lose_job(db, file.id).await;
@@ -226,16 +223,16 @@ pub(super) async fn a_file_recovered_too_often_fails(db: &TestDb) {
         (letter.reason.as_str(), letter.last_error.as_deref()),
         ("no recoveries left", Some("its job was missing"))
     );
-    let told = catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
-    assert_eq!(told.iter().map(|told| told.kind.as_str()).collect::<Vec<_>>(), ["file-failed"]);
-    assert_eq!(told[0].message, format!("report.pdf could not be processed: {why}."));
+    let notices = catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    assert_eq!(notices.iter().map(|notice| notice.kind.as_str()).collect::<Vec<_>>(), ["file-failed"]);
+    assert_eq!(notices[0].message, format!("report.pdf could not be processed: {why}."));
     let alerts = catalog.claim_outbox(Destination::Slack, 10, now, now).await.expect("claimed");
     let said = format!("report.pdf of tenant harbour was given up: {why} (file {})", file.id);
     assert_eq!(
         alerts.iter().map(|line| &line.payload).collect::<Vec<_>>(),
         [&OutboxPayload::Alert { message: said }]
     );
-    // A person may send it through again.
+    // It can be redriven.
     assert_eq!(
         catalog.redrive(letter.clone(), "ada", &plan(), None, now).await.expect("answered"),
         RedriveOutcome::Done
@@ -244,7 +241,7 @@ pub(super) async fn a_file_recovered_too_often_fails(db: &TestDb) {
     assert_eq!(ended(db, &held, done(), now).await, CompletionResult::Ready);
 }
 
-/// A backlog spends nothing: no retry, no attempt, not a single write.
+/// Waiting in a backlog spends no retry and no attempt, and recovery writes nothing.
 pub(super) async fn a_waiting_file_is_listed_but_not_recovered(db: &TestDb) {
     let mut files = Vec::new();
     for _ in 0..40 {
@@ -259,21 +256,21 @@ pub(super) async fn a_waiting_file_is_listed_but_not_recovered(db: &TestDb) {
     assert_eq!(listed.len(), 40);
     assert!(listed.iter().all(|file| file.fault.is_none()), "{listed:?}");
     assert_eq!(db.catalog.count_stuck(&Scope::All, now).await.expect("counted"), 40);
-    let became: BTreeMap<_, _> =
+    let outcome: BTreeMap<_, _> =
         db.catalog.recover(recovery(&files, now)).await.expect("answered").into_iter().collect();
     let in_work: BTreeSet<_> = held.iter().map(|held| held.file.id).collect();
-    for (file, became) in &became {
+    for (file, outcome) in &outcome {
         let expected = match in_work.contains(file) {
             true => RecoveryOutcome::InProgress { until: now + 1 },
             false => RecoveryOutcome::Waiting,
         };
-        assert_eq!(*became, expected);
+        assert_eq!(*outcome, expected);
     }
-    assert_eq!(became.len(), 40);
+    assert_eq!(outcome.len(), 40);
     assert_eq!(db.dump().await, before);
 }
 
-/// What is not overdue is left to those who work, unless a person names it.
+/// A file that is not overdue is recovered only if a person names it.
 pub(super) async fn a_file_is_stuck_only_after_the_threshold(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     lose_job(db, file.id).await;
@@ -284,10 +281,10 @@ pub(super) async fn a_file_is_stuck_only_after_the_threshold(db: &TestDb) {
     let named =
         |now| Recovery { of: RecoveryTrigger::Manual, actor: "ada".into(), ..recovery(&[file.id], now) };
     for retry_count in 1..=2 * plan().stuck_retries_max {
-        let became = db.catalog.recover(named(NOW + SECOND)).await.expect("answered");
-        assert_eq!(became, [(file.id, RecoveryOutcome::Queued { from: Status::Queued, retry_count })]);
+        let outcome = db.catalog.recover(named(NOW + SECOND)).await.expect("answered");
+        assert_eq!(outcome, [(file.id, RecoveryOutcome::Queued { from: Status::Queued, retry_count })]);
         let again = db.catalog.recover(named(NOW + SECOND)).await.expect("answered");
-        assert_eq!(again, [(file.id, RecoveryOutcome::Waiting)], "its job is sound now");
+        assert_eq!(again, [(file.id, RecoveryOutcome::Waiting)], "its job is sound");
         lose_job(db, file.id).await;
     }
     let file = db.catalog.file(file.id).await.expect("read").expect("it is there");
@@ -302,14 +299,18 @@ pub(super) async fn a_scheduled_job_is_brought_forward(db: &TestDb) {
     let how = AttemptOutcome::Retry { why: "hiccup".into(), at: NOW + HOUR };
     assert_eq!(ended(db, &held, how, NOW + SECOND).await, CompletionResult::Retried);
     assert_eq!(db.catalog.claim_stage(claim(Stage::Scan, 1, NOW + 2 * SECOND)).await.expect("answered"), []);
-    db.catalog.make_due_now(file.id, NOW + 2 * SECOND).await.expect("brought");
+    db.catalog.make_due_now(file.id, NOW + 2 * SECOND).await.expect("rescheduled");
     let before = db.dump().await;
-    db.catalog.make_due_now(file.id, NOW + 3 * SECOND).await.expect("brought");
-    assert_eq!(db.dump().await, before, "what is due keeps its place in the queue");
-    assert_eq!(claimed(db, Stage::Scan, NOW + 2 * SECOND).await.job.attempt, 2, "no attempt is given back");
+    db.catalog.make_due_now(file.id, NOW + 3 * SECOND).await.expect("rescheduled");
+    assert_eq!(db.dump().await, before, "a due job keeps its place in the queue");
+    assert_eq!(
+        claimed(db, Stage::Scan, NOW + 2 * SECOND).await.job.attempt,
+        2,
+        "the failed attempt still counts"
+    );
 }
 
-/// Whether a worker or the sweep notices that a lease is over: three in a row fail the file. One that was slow is not lost.
+/// Three lost workers in a row fail the file, whether a worker or the sweep ends the leases. A slow worker is not lost.
 pub(super) async fn recoveries_count_lost_workers_too(db: &TestDb) {
     for by_sweep in [[true, true, true], [false, true, true], [true, false, true], [true, true, false]] {
         let poison = queued(db, &[Stage::Scan]).await;
@@ -365,15 +366,15 @@ pub(super) async fn concurrent_recoveries_recover_each_file_once(db: &TestDb) {
         let (catalog, mut files) = (db.catalog.clone(), files.clone());
         files.rotate_left(n * 10);
         async move {
-            let mut begun = 0;
+            let mut recovered = 0;
             for some in files.chunks(7) {
-                let became = catalog.recover(recovery(some, OVERDUE)).await.expect("answered");
-                begun += became
+                let outcome = catalog.recover(recovery(some, OVERDUE)).await.expect("answered");
+                recovered += outcome
                     .iter()
-                    .filter(|(_, became)| matches!(became, RecoveryOutcome::Queued { .. }))
+                    .filter(|(_, outcome)| matches!(outcome, RecoveryOutcome::Queued { .. }))
                     .count();
             }
-            begun
+            recovered
         }
     });
     let workers = (0..2).map(|_| {
@@ -386,15 +387,15 @@ pub(super) async fn concurrent_recoveries_recover_each_file_once(db: &TestDb) {
             assert!(outcomes.iter().all(|ended| *ended == CompletionResult::Ready), "{outcomes:?}");
         }
     });
-    let (begun, _) = tokio::join!(all_at_once(sweepers), all_at_once(workers));
-    let begun: usize = begun.into_iter().sum();
-    assert_eq!(begun, 40, "each once");
+    let (recovered, _) = tokio::join!(all_at_once(sweepers), all_at_once(workers));
+    let recovered: usize = recovered.into_iter().sum();
+    assert_eq!(recovered, 40, "each file once");
     let counts = db.texts("SELECT CAST(SUM(retry_count) AS TEXT) FROM files").await;
     assert_eq!(counts, ["40"]);
     assert_eq!(db.texts("SELECT CAST(MAX(retry_count) AS TEXT) FROM files").await, ["1"]);
 }
 
-/// One that cannot be written takes nobody along who is asked for without it.
+/// An unreadable file is skipped, and the other file of the same call is recovered.
 pub(super) async fn an_unreadable_file_does_not_stop_the_recovery_of_others(db: &TestDb) {
     let (bad, good) = (queued(db, &[Stage::Scan]).await.id, queued(db, &[Stage::Scan]).await.id);
     for id in [bad, good] {
@@ -403,7 +404,7 @@ pub(super) async fn an_unreadable_file_does_not_stop_the_recovery_of_others(db: 
     let broken = |stage: &str| format!("UPDATE files SET stage = {stage} WHERE id = '{bad}'");
     db.sql(&broken("'a stage that is none'")).await;
     let both = db.catalog.recover(recovery(&[bad, good], OVERDUE)).await.expect("answered");
-    assert_eq!(both[0], (bad, RecoveryOutcome::Unreadable), "it is set aside");
+    assert_eq!(both[0], (bad, RecoveryOutcome::Unreadable), "it is listed as unreadable");
     assert!(matches!(both[1], (_, RecoveryOutcome::Queued { .. })), "{both:?}");
     let unreadable = db.catalog.unreadable_rows(10).await.expect("read");
     assert_eq!(unreadable.iter().map(|row| row.id.clone()).collect::<Vec<_>>(), [bad.to_string()]);
@@ -411,7 +412,7 @@ pub(super) async fn an_unreadable_file_does_not_stop_the_recovery_of_others(db: 
     assert!(matches!(recovered(&db.catalog, bad, OVERDUE).await, RecoveryOutcome::Queued { .. }));
 }
 
-/// I13.
+/// I13: a recovery under an old fence writes nothing.
 pub(super) async fn a_recovery_under_a_lost_sweep_lease_changes_nothing(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     lose_job(db, file.id).await;
@@ -463,7 +464,7 @@ pub(super) async fn stuck_files_are_listed_by_scope_longest_first(db: &TestDb) {
     let scopes = [
         (Scope::All, 12),
         (Scope::Tenant(tenant("harbour")), 8),
-        (Scope::Tenant(tenant("nobody")), 0),
+        (Scope::Tenant(tenant("unknown")), 0),
         (Scope::User(tenant("harbour"), user("ada")), 4),
         (Scope::User(tenant("pier"), user("ben")), 0),
     ];
@@ -471,7 +472,7 @@ pub(super) async fn stuck_files_are_listed_by_scope_longest_first(db: &TestDb) {
         let expected: Vec<_> = whole
             .iter()
             .filter(|place| {
-                let file = all.iter().find(|file| file.id == place.file).expect("one of these");
+                let file = all.iter().find(|file| file.id == place.file).expect("a file of this test");
                 scope.covers(&file.tenant, &file.user)
             })
             .copied()

@@ -1,4 +1,4 @@
-//! Registering: the file with all that hangs on it, or nothing, and never a byte beyond the limit.
+//! Registering: the file with all its rows or nothing, and never beyond the quota.
 
 use wharfinger_catalog::{
     BatchUse, Catalog, CatalogError, HistoryLine, RegisterOutcome, Registration, Scope,
@@ -91,8 +91,8 @@ pub(super) async fn registrations_sent_together_get_one_answer_each(db: &TestDb)
         ..registration(owner, size)
     };
     let first = with_key(registration(ADA, 600), "key", "body");
-    let made = file_of(&first).id.0;
-    let joins = Registration { batch: BatchUse::Existing(BatchId(made)), ..registration(BEN, 1) };
+    let first_id = file_of(&first).id.0;
+    let joins = Registration { batch: BatchUse::Existing(BatchId(first_id)), ..registration(BEN, 1) };
     let wanted = vec![
         first,
         registration(BEN, 401),
@@ -110,7 +110,7 @@ pub(super) async fn registrations_sent_together_get_one_answer_each(db: &TestDb)
     let expected = [
         RegisterOutcome::Created,
         RegisterOutcome::QuotaExceeded { used_bytes: 600, limit_bytes: 1_000 },
-        RegisterOutcome::Repeated(made),
+        RegisterOutcome::Repeated(first_id),
         RegisterOutcome::KeyMismatch,
         RegisterOutcome::Created,
         RegisterOutcome::NoBatch,
@@ -124,10 +124,10 @@ pub(super) async fn registrations_sent_together_get_one_answer_each(db: &TestDb)
         let quota = db.catalog.quota(&tenant(name), LIMIT).await.expect("read");
         assert_eq!(quota.used_bytes, used_bytes, "{name}");
     }
-    assert_eq!(db.catalog.audit().await.expect("an audit"), Vec::<String>::new());
+    assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
     assert!(db.catalog.register_all(Vec::new()).await.is_empty());
 
-    // One that the database refuses costs the others a second try, and nothing else.
+    // A registration that the database refuses does not affect the others.
     let known = registration(("yard", "ada"), 10);
     let again = known.clone();
     assert_eq!(db.catalog.register(known).await.expect("answered"), RegisterOutcome::Created);
@@ -164,7 +164,7 @@ pub(super) async fn unconfirmed_bytes_are_capped_per_user(db: &TestDb) {
     assert_eq!(db.catalog.register(half(ADA, 200)).await.expect("answered"), RegisterOutcome::Created);
     assert_eq!(db.catalog.register(half(BEN, 300)).await.expect("answered"), RegisterOutcome::Created);
 
-    // Confirmed bytes are nobody's reservation any more.
+    // Confirmed bytes no longer count.
     committed(&db.catalog, confirm(&file)).await;
     assert_eq!(db.catalog.register(half(ADA, 200)).await.expect("answered"), RegisterOutcome::Created);
 }
@@ -178,22 +178,22 @@ pub(super) async fn an_ended_file_counts_as_unconfirmed_until_its_url_expires(db
     deleted(&db.catalog, ADA, 300, &POLICY).await;
     let held = RegisterOutcome::UnconfirmedLimit { held_bytes: 300, limit_bytes: 500 };
     assert_eq!(db.catalog.register(half(201)).await.expect("answered"), held);
-    // Where the store itself refuses the late upload, the bytes are free at once.
+    // If the store refuses late uploads, the bytes are free at once.
     deleted(&db.catalog, ADA, 200, &REFUSING).await;
     assert_eq!(db.catalog.register(half(200)).await.expect("answered"), RegisterOutcome::Created);
 }
 
 const TRIES: usize = 20;
 
-/// So many share a few connections that whoever waits for one for too long is told that nothing happened.
-async fn answer_to(catalog: &Catalog, wanted: Registration) -> RegisterOutcome {
+/// Registers, and tries again if no connection was free: then nothing was written.
+async fn register_with_retries(catalog: &Catalog, wanted: Registration) -> RegisterOutcome {
     for _ in 0..TRIES {
         match catalog.register(wanted.clone()).await {
             Err(CatalogError::Unavailable(_)) => {}
             answer => return answer.expect("answered"),
         }
     }
-    panic!("no connection for {TRIES} times as long as one is waited for")
+    panic!("no free connection in {TRIES} tries")
 }
 
 pub(super) async fn concurrent_registrations_never_exceed_the_limit(db: &TestDb) {
@@ -202,12 +202,12 @@ pub(super) async fn concurrent_registrations_never_exceed_the_limit(db: &TestDb)
         let catalog = if n % 2 == 0 { db.catalog.clone() } else { another.clone() };
         let owner = if n % 3 == 0 { ADA } else { BEN };
         let wanted = Registration { default_limit_bytes: 1_000, ..registration(owner, 10) };
-        async move { (file_of(&wanted).id, answer_to(&catalog, wanted).await) }
+        async move { (file_of(&wanted).id, register_with_retries(&catalog, wanted).await) }
     }))
     .await;
-    let made: Vec<FileId> =
+    let created: Vec<FileId> =
         answers.iter().filter(|(_, answer)| *answer == RegisterOutcome::Created).map(|(id, _)| *id).collect();
-    assert_eq!(made.len(), 100);
+    assert_eq!(created.len(), 100);
     for (id, answer) in answers {
         if answer == RegisterOutcome::Created {
             assert!(db.catalog.file(id).await.expect("read").is_some());
@@ -222,14 +222,14 @@ pub(super) async fn concurrent_registrations_never_exceed_the_limit(db: &TestDb)
     );
 }
 
-/// The first files of a tenant race for the making of its quota row; those that lose it are not over the limit.
+/// The first files of a tenant race to insert its quota row. None of them is refused as over the limit.
 pub(super) async fn concurrent_first_files_of_a_tenant_all_fit(db: &TestDb) {
     for round in 0..10 {
         let name = format!("tenant-{round}");
         let answers = all_at_once((0..8).map(|n| {
             let catalog = db.catalog.clone();
             let wanted = registration((&name, &format!("user-{n}")), 10);
-            async move { answer_to(&catalog, wanted).await }
+            async move { register_with_retries(&catalog, wanted).await }
         }))
         .await;
         assert_eq!(answers, vec![RegisterOutcome::Created; 8]);
@@ -248,7 +248,7 @@ pub(super) async fn registrations_are_counted_once_during_limit_changes_and_rebu
                 let wanted = registration(if n % 2 == 0 { ADA } else { BEN }, 10);
                 async move {
                     let file = file_of(&wanted).clone();
-                    match answer_to(&catalog, wanted).await {
+                    match register_with_retries(&catalog, wanted).await {
                         RegisterOutcome::Created => {
                             let change = file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable");
                             if n % 3 == 0 {
@@ -265,7 +265,7 @@ pub(super) async fn registrations_are_counted_once_during_limit_changes_and_rebu
                             assert!(used_bytes + 10 > limit_bytes, "{used_bytes} of {limit_bytes}");
                             0
                         }
-                        other => panic!("not asked for: {other:?}"),
+                        other => panic!("unexpected answer: {other:?}"),
                     }
                 }
             }))
@@ -276,9 +276,9 @@ pub(super) async fn registrations_are_counted_once_during_limit_changes_and_rebu
     for round in 0..40 {
         another.set_limit(&tenant("harbour"), if round % 2 == 0 { 100 } else { 10_000 }).await.expect("set");
         let drift = another.rebuild_quota(&tenant("harbour"), LIMIT).await.expect("rebuilt");
-        assert_eq!(drift.expect("a known tenant").drift_bytes, 0, "a race is not a drift");
+        assert_eq!(drift.expect("a known tenant").drift_bytes, 0, "concurrent registrations are no drift");
     }
-    let charged = registering.await.expect("all answered");
+    let charged = registering.await.expect("no panic");
     let quota = db.catalog.quota(&tenant("harbour"), LIMIT).await.expect("read");
     assert_eq!(quota, Quota { limit_bytes: 10_000, used_bytes: charged, reserved_bytes: charged });
 }

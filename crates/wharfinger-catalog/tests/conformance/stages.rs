@@ -1,12 +1,11 @@
-//! Files on their way through the stages: claimed, ended and taken back with their jobs, each in one transaction, and
-//! by nobody who has lost the lease.
+//! Files in the stages: a claim, an end or an expired lease changes the file and its job in one transaction. A worker
+//! without the lease changes nothing.
 
 use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    ChunkRow, ChunkVector, Claimable, LeasedStageJob, RedriveOutcome, Scope, StageClaim, StageEnd,
-    StageEndContext,
+    ChunkRow, Claimable, LeasedStageJob, RedriveOutcome, Scope, StageClaim, StageEnd, StageEndContext,
 };
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, File};
@@ -14,7 +13,7 @@ use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::stage::Stage;
-use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult, StageOutput, TextPart};
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult, StageOutput};
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{HOUR, NOW, REFUSING, SECOND, committed, pin, registered, tenant, user};
@@ -130,12 +129,11 @@ pub(super) async fn a_file_passes_its_stages_with_one_job(db: &TestDb) {
         Status::Ready,
     ];
     assert_eq!(way, expected);
-    let told = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
-    assert_eq!(told.iter().map(|told| told.kind.as_str()).collect::<Vec<_>>(), ["file-ready"]);
+    let notices = db.catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
+    assert_eq!(notices.iter().map(|notice| notice.kind.as_str()).collect::<Vec<_>>(), ["file-ready"]);
 }
 
-/// I8: whoever lost the lease changes nothing, whatever they say.
-/// The file changed while the stage worked on it: its result is rejected.
+/// The file changed while a worker had its job.
 pub(super) async fn a_result_for_a_changed_file_is_rejected(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
@@ -146,6 +144,7 @@ pub(super) async fn a_result_for_a_changed_file_is_rejected(db: &TestDb) {
     assert_eq!(db.catalog.file(file.id).await.expect("read"), Some(changed));
 }
 
+/// I8: a worker that has lost its lease changes nothing, with any outcome.
 pub(super) async fn a_lost_lease_ends_no_stage(db: &TestDb) {
     let file = queued(db, &[Stage::Extract]).await;
     let old = claimed(db, Stage::Extract, NOW + SECOND).await;
@@ -225,7 +224,7 @@ pub(super) async fn each_stage_of_a_batch_has_its_own_outcome(db: &TestDb) {
     ];
     assert_eq!(now, expected);
     let back = claimed(db, Stage::Scan, LATER).await;
-    assert_eq!((back.file.id, back.job.attempt), (held[4].file.id, 1), "what was given back spent nothing");
+    assert_eq!((back.file.id, back.job.attempt), (held[4].file.id, 1), "a released job has spent no attempt");
     let again = claimed(db, Stage::Scan, LATER + 5).await;
     assert_eq!((again.file.id, again.job.attempt), (held[1].file.id, 2));
 }
@@ -274,7 +273,7 @@ pub(super) async fn a_job_without_attempts_left_becomes_a_dead_letter(db: &TestD
     assert_eq!(status(db, file.id).await, Status::Failed);
 }
 
-/// An outage fails nobody, until it has lasted too long.
+/// An outage spends no attempts until it has lasted too long.
 pub(super) async fn a_postponed_job_spends_no_attempt(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let mut now = NOW + SECOND;
@@ -294,7 +293,7 @@ pub(super) async fn a_postponed_job_spends_no_attempt(db: &TestDb) {
     assert_eq!(status(db, file.id).await, Status::Failed);
 }
 
-/// What waits for long in a queue is put off like anything else.
+/// The time that a file waited in its queue does not count towards the longest outage.
 pub(super) async fn waiting_in_a_backlog_is_not_counted_as_an_outage(db: &TestDb) {
     queued(db, &[Stage::Scan]).await;
     let mut now = NOW + 24 * HOUR;
@@ -305,7 +304,7 @@ pub(super) async fn waiting_in_a_backlog_is_not_counted_as_an_outage(db: &TestDb
         let outcome = AttemptOutcome::Postponed { why: "clamd is away".into(), at: now };
         assert_eq!(ended(db, &held, outcome, now).await, CompletionResult::Retried);
     }
-    // An attempt that went wrong otherwise ends the outage.
+    // A failure of another kind ends the outage.
     let held = claimed(db, Stage::Scan, now).await;
     ended(db, &held, AttemptOutcome::Retry { why: "hiccup".into(), at: now + 12 * HOUR }, now).await;
     now += 12 * HOUR;
@@ -315,7 +314,7 @@ pub(super) async fn waiting_in_a_backlog_is_not_counted_as_an_outage(db: &TestDb
     assert_eq!(claimed(db, Stage::Scan, now).await.job.attempt, 2);
 }
 
-/// Many that died together are tried again one by one: they are not the reason, one of them may be.
+/// Files whose workers died together are retried one by one, because one of them may be the cause.
 pub(super) async fn suspects_are_claimed_separately(db: &TestDb) {
     for _ in 0..4 {
         queued(db, &[Stage::Scan]).await;
@@ -329,31 +328,14 @@ pub(super) async fn suspects_are_claimed_separately(db: &TestDb) {
     let one = db.catalog.claim_stage(suspects(Stage::Scan, 1, now)).await.expect("claimed");
     assert_eq!(one.len(), 1);
     assert!(died.iter().any(|died| died.file.id == one[0].file.id));
-    // Who ends well is no suspect any more.
+    // A file whose worker answers is no suspect any more.
     let retry = AttemptOutcome::Retry { why: "hiccup".into(), at: now };
     assert_eq!(ended(db, &one[0], retry, now).await, CompletionResult::Retried);
     let back = db.catalog.claim_stage(claim(Stage::Scan, 9, now)).await.expect("claimed");
     assert_eq!(back.iter().map(|held| held.file.id).collect::<Vec<_>>(), [one[0].file.id]);
 }
 
-/// Of two who bring an output under one lease, one is heard.
-pub(super) async fn an_output_is_stored_once(db: &TestDb) {
-    queued(db, &[Stage::Scan]).await;
-    let held = claimed(db, Stage::Scan, NOW + SECOND).await;
-    let (job, token) = (held.job.id, held.job.token);
-    let begin = async |token| db.catalog.begin_storing_output(job, token, LATER).await.expect("answered");
-    assert!(!begin(token + 1).await);
-    assert!(begin(token).await);
-    assert!(!begin(token).await);
-    db.catalog.abort_storing_output(job, token).await.expect("stopped");
-    assert!(begin(token).await, "what was not to be had may be brought again");
-    assert_eq!(end_expired(db, LATER + HOUR).await.len(), 1);
-    let again = claimed(db, Stage::Scan, LATER + HOUR + 60 * SECOND).await;
-    assert!(!begin(token).await);
-    assert!(begin(again.job.token).await, "whoever comes next begins anew");
-}
-
-/// A NUL, which no database takes, and any length.
+/// PostgreSQL refuses a NUL in a text, and a reason may be too long.
 pub(super) async fn reasons_with_a_nul_or_of_any_length_are_accepted(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let held = claimed(db, Stage::Scan, NOW + SECOND).await;
@@ -363,8 +345,8 @@ pub(super) async fn reasons_with_a_nul_or_of_any_length_are_accepted(db: &TestDb
     assert!(failed.error.expect("a reason").starts_with("a\u{fffd}büüü"));
 }
 
-/// A crash loop of minutes does not use up a file's chances; one that loses its workers for good has failed, and can be
-/// redriven. One that is only slow is not lost.
+/// The delays grow so that a crash loop of a few minutes fails no file. A file that has failed this way can be redriven.
+/// A file whose workers are too slow spends attempts instead.
 pub(super) async fn a_file_whose_workers_die_fails_after_growing_delays(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let mut now = NOW + SECOND;
@@ -377,7 +359,7 @@ pub(super) async fn a_file_whose_workers_die_fails_after_growing_delays(db: &Tes
             db.catalog.claim_stage(claim).await.expect("answered")
         };
         for any in [Claimable::Untried, Claimable::Suspects, Claimable::LastChance] {
-            assert_eq!(early(any).await, [], "it waits for its pause");
+            assert_eq!(early(any).await, [], "it waits until the delay is over");
         }
         now += pause_ms;
         let is_last = db.catalog.has_last_chance(&[Stage::Scan], now).await.expect("read");
@@ -410,7 +392,8 @@ pub(super) async fn a_file_whose_workers_die_fails_after_growing_delays(db: &Tes
     }
 }
 
-/// Half a minute, then as long as it has waited so far, and an hour at most; after six hours attempts are spent.
+/// The first pause is 30 seconds. Each later one is as long as the total wait so far, at most an hour. After six hours
+/// attempts are spent.
 pub(super) async fn a_refused_object_makes_its_file_wait_longer_each_time(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     let mut now = NOW + SECOND;
@@ -435,7 +418,7 @@ pub(super) async fn a_refused_object_makes_its_file_wait_longer_each_time(db: &T
     assert_eq!(status(db, file.id).await, Status::Failed);
 }
 
-/// The commit was made and its answer lost: no worker ever had these.
+/// The claim was committed and its answer was lost, so no worker received the job.
 pub(super) async fn a_claim_with_a_lost_answer_is_released(db: &TestDb) {
     let file = queued(db, &[Stage::Scan]).await;
     db.catalog.rank_due(Stage::Scan, NOW + SECOND).await.expect("ranked");
@@ -463,9 +446,9 @@ pub(super) async fn a_claim_with_a_lost_answer_is_released(db: &TestDb) {
     }
     assert_eq!(status(db, file.id).await, Status::Queued);
     let held = claimed(db, Stage::Scan, LATER).await;
-    assert_eq!(held.job.attempt, 1, "no attempt was spent, and no worker lost");
+    assert_eq!(held.job.attempt, 1, "no attempt was spent");
     assert_eq!(db.texts("SELECT CAST(lost_leases AS TEXT) FROM jobs").await, ["0"]);
-    // What was claimed since is another claim.
+    // A later claim of the same job is not released.
     assert_eq!(
         catalog
             .release_claim(&claim_id, StageEndContext { actor: "recovery", plan: &plan(), now: LATER })
@@ -473,66 +456,6 @@ pub(super) async fn a_claim_with_a_lost_answer_is_released(db: &TestDb) {
             .expect("answered"),
         0
     );
-}
-
-/// A file that was embedded in part when the model changed has vectors of one model in the end.
-pub(super) async fn chunks_of_another_model_are_embedded_again(db: &TestDb) {
-    let file = queued(db, &[Stage::Embed]).await;
-    let held = claimed(db, Stage::Embed, NOW + SECOND).await;
-    let lease = (held.job.id, held.job.token);
-    let chunk = |ordinal| ChunkRow { ordinal, text: "text".into(), start: 0, end: 4 };
-    assert!(db.catalog.put_chunks(lease, file.id, vec![chunk(0), chunk(1)], true).await.expect("put"));
-    let to_embed = async |model: &str| {
-        let chunks = db.catalog.chunks_to_embed(file.id, model, 0, 10).await.expect("read");
-        chunks.into_iter().map(|chunk| chunk.ordinal).collect::<Vec<_>>()
-    };
-    assert_eq!(to_embed("old").await, [0, 1]);
-    let vector = |ordinal| vec![ChunkVector { ordinal, vector: vec![1.0, 0.0] }];
-    assert!(db.catalog.set_vectors(lease, file.id, vector(0), "old").await.expect("set"));
-    assert_eq!(to_embed("old").await, [1]);
-    assert_eq!(to_embed("new").await, [0, 1]);
-    assert!(db.catalog.set_vectors(lease, file.id, vector(0), "new").await.expect("set"));
-    assert_eq!(to_embed("new").await, [1]);
-}
-
-/// What earlier attempts put is deleted when one ends well, and everything when the file ends.
-pub(super) async fn unneeded_derived_objects_get_a_cleanup(db: &TestDb) {
-    let file = queued(db, &[Stage::Extract, Stage::Chunk]).await;
-    let put = async |held: &LeasedStageJob, part: u32| {
-        let lease = (held.job.id, held.job.token);
-        let key = ObjectKey::text_part(&file.key, lease.0, lease.1, part);
-        let added = db.catalog.add_derived_objects(lease, file.id, vec![key.clone()], NOW).await;
-        assert!(added.expect("answered"));
-        key
-    };
-    let first = claimed(db, Stage::Extract, NOW + SECOND).await;
-    let stale = put(&first, 0).await;
-    ended(db, &first, AttemptOutcome::Retry { why: "hiccup".into(), at: LATER }, LATER).await;
-    let second = claimed(db, Stage::Extract, LATER).await;
-    let key = put(&second, 0).await;
-    let part = TextPart { key: key.clone(), pin: pin(), bytes: 7 };
-    let output = StageOutput { details: None, text: Some(vec![part.clone()]) };
-    assert_eq!(
-        ended(db, &second, AttemptOutcome::Done(output), LATER).await,
-        CompletionResult::Next(Stage::Chunk)
-    );
-    let doomed = async || db.texts("SELECT file_path FROM pending_cleanups ORDER BY file_path").await;
-    let objects = async || db.texts("SELECT key FROM objects WHERE kind = 'derived'").await;
-    assert_eq!(doomed().await, [stale.to_string()]);
-    assert_eq!(objects().await, [key.to_string()]);
-    assert_eq!(db.catalog.text_parts(file.id).await.expect("read"), [part]);
-
-    let chunking = claimed(db, Stage::Chunk, LATER).await;
-    let chunk = ChunkRow { ordinal: 0, text: "seven b".into(), start: 0, end: 7 };
-    let lease = (chunking.job.id, chunking.job.token);
-    assert!(db.catalog.put_chunks(lease, file.id, vec![chunk], true).await.expect("answered"));
-    committed(&db.catalog, file::delete(&chunking.file, &REFUSING, LATER).expect("deletable")).await;
-    let mut all = vec![key.to_string(), stale.to_string(), file.key.to_string()];
-    all.sort();
-    assert_eq!(doomed().await, all);
-    assert_eq!(objects().await, Vec::<String>::new());
-    assert_eq!(db.catalog.chunk_count(file.id).await.expect("read"), 0);
-    assert_eq!(db.catalog.text_parts(file.id).await.expect("read"), []);
 }
 
 pub(super) async fn concurrent_workers_never_share_a_file(db: &TestDb) {

@@ -1,4 +1,4 @@
-//! Sweeps of which many processes run one: claiming a turn, keeping it, and writing under its fence.
+//! Sweeps that run in one of many processes: claiming the lease, extending it, and writing under its fence.
 
 use wharfinger_catalog::{CatalogError, Fence, Scope, SweepClaim, SweepClaimOutcome, SweepRecord};
 use wharfinger_lifecycle::UnixMs;
@@ -22,8 +22,8 @@ async fn claim(db: &TestDb, now: UnixMs) -> SweepClaimOutcome {
 }
 
 #[track_caller]
-fn ours(turn: SweepClaimOutcome) -> Fence {
-    match turn {
+fn leased(answer: SweepClaimOutcome) -> Fence {
+    match answer {
         SweepClaimOutcome::Leased(fence) => fence,
         other => panic!("{other:?}"),
     }
@@ -40,42 +40,46 @@ pub(super) async fn a_due_sweep_is_leased_by_one_process(db: &TestDb) {
             let catalog = db.catalog.clone();
             async move { catalog.claim_sweep(claim_at(now)).await.expect("asked") }
         });
-        let turns = all_at_once(claims).await;
+        let answers = all_at_once(claims).await;
         let taken = SweepClaimOutcome::Taken { owner: "a process".into(), lease_until: now + LEASE_MS };
-        assert_eq!(turns.iter().filter(|turn| **turn == taken).count(), 7, "{turns:?}");
-        let fence = turns.into_iter().find(|turn| *turn != taken).map(ours).expect("somebody's");
+        assert_eq!(answers.iter().filter(|answer| **answer == taken).count(), 7, "{answers:?}");
+        let fence = answers
+            .into_iter()
+            .find(|answer| *answer != taken)
+            .map(leased)
+            .expect("one process has the lease");
         let catalog = db.catalog.fenced(fence);
-        catalog.release_sweep(Some(now + HOUR)).await.expect("still its turn");
+        catalog.release_sweep(Some(now + HOUR)).await.expect("released");
         let not_yet = SweepClaimOutcome::NotDue { next_run_at: now + HOUR };
         assert_eq!(claim(db, now + HOUR - 1).await, not_yet, "the next run is not due");
     }
 }
 
 pub(super) async fn a_sweep_lease_lasts_as_long_as_it_is_extended(db: &TestDb) {
-    let catalog = db.catalog.fenced(ours(claim(db, NOW).await));
-    catalog.extend_sweep(NOW + 2 * LEASE_MS).await.expect("its turn");
+    let catalog = db.catalog.fenced(leased(claim(db, NOW).await));
+    catalog.extend_sweep(NOW + 2 * LEASE_MS).await.expect("extended");
     let taken = SweepClaimOutcome::Taken { owner: "a process".into(), lease_until: NOW + 2 * LEASE_MS };
     assert_eq!(claim(db, NOW + LEASE_MS).await, taken);
-    // It died, say: the run is still due, and is taken up.
-    ours(claim(db, NOW + 2 * LEASE_MS).await);
+    // If the process dies, another one claims the run when the lease ends.
+    leased(claim(db, NOW + 2 * LEASE_MS).await);
     assert!(matches!(catalog.extend_sweep(NOW + HOUR).await, Err(CatalogError::Fenced)));
 }
 
 pub(super) async fn a_released_sweep_is_due_at_once(db: &TestDb) {
-    let catalog = db.catalog.fenced(ours(claim(db, NOW).await));
-    catalog.release_sweep(None).await.expect("its turn");
-    ours(claim(db, NOW).await);
+    let catalog = db.catalog.fenced(leased(claim(db, NOW).await));
+    catalog.release_sweep(None).await.expect("released");
+    leased(claim(db, NOW).await);
 }
 
-/// A person does not wait for the schedule, but for whoever is at it.
+/// A run by hand does not wait for the schedule, but it waits while another process has the lease.
 pub(super) async fn a_sweep_started_by_hand_need_not_be_due(db: &TestDb) {
     let now = |now| SweepClaim { only_if_due: false, ..claim_at(now) };
-    let catalog = db.catalog.fenced(ours(db.catalog.claim_sweep(now(NOW)).await.expect("asked")));
+    let catalog = db.catalog.fenced(leased(db.catalog.claim_sweep(now(NOW)).await.expect("asked")));
     let taken = SweepClaimOutcome::Taken { owner: "a process".into(), lease_until: NOW + LEASE_MS };
     assert_eq!(db.catalog.claim_sweep(now(NOW)).await.expect("asked"), taken);
-    catalog.release_sweep(Some(NOW + HOUR)).await.expect("its turn");
+    catalog.release_sweep(Some(NOW + HOUR)).await.expect("released");
     assert_eq!(claim(db, NOW).await, SweepClaimOutcome::NotDue { next_run_at: NOW + HOUR });
-    ours(db.catalog.claim_sweep(now(NOW)).await.expect("asked"));
+    leased(db.catalog.claim_sweep(now(NOW)).await.expect("asked"));
 }
 
 pub(super) async fn a_failed_run_keeps_the_time_of_the_last_success(db: &TestDb) {
@@ -96,66 +100,68 @@ pub(super) async fn a_failed_run_keeps_the_time_of_the_last_success(db: &TestDb)
 pub(super) async fn a_read_only_catalog_refuses_writes(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
     let before = db.dump().await;
-    let looker = db.catalog.read_only();
-    let reclaim = file::reclaim(&file, "not confirmed", &POLICY, URL_DEAD_AT).expect("it can be");
-    assert!(matches!(looker.commit(reclaim, NAME).await, Err(CatalogError::Corrupt(_))));
-    assert!(matches!(looker.record_sweep(record()).await, Err(CatalogError::Corrupt(_))));
-    assert_eq!(looker.file(file.id).await.expect("read"), Some(file));
+    let read_only = db.catalog.read_only();
+    let reclaim = file::reclaim(&file, "not confirmed", &POLICY, URL_DEAD_AT).expect("reclaimable");
+    assert!(matches!(read_only.commit(reclaim, NAME).await, Err(CatalogError::Corrupt(_))));
+    assert!(matches!(read_only.record_sweep(record()).await, Err(CatalogError::Corrupt(_))));
+    assert_eq!(read_only.file(file.id).await.expect("read"), Some(file));
     assert_eq!(db.dump().await, before);
 }
 
 pub(super) async fn a_more_frequent_schedule_brings_the_next_run_forward(db: &TestDb) {
-    db.catalog.advance_sweep(NAME, NOW + HOUR, NOW).await.expect("nothing to bring forward");
-    let catalog = db.catalog.fenced(ours(claim(db, NOW).await));
-    catalog.release_sweep(Some(NOW + 24 * HOUR)).await.expect("its turn");
+    db.catalog.advance_sweep(NAME, NOW + HOUR, NOW).await.expect("no row yet, so nothing to bring forward");
+    let catalog = db.catalog.fenced(leased(claim(db, NOW).await));
+    catalog.release_sweep(Some(NOW + 24 * HOUR)).await.expect("released");
     db.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW + HOUR).await.expect("brought forward");
-    db.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW).await.expect("set anew since: left as it is");
+    db.catalog
+        .advance_sweep(NAME, NOW + 24 * HOUR, NOW)
+        .await
+        .expect("the next run has changed since, so it stays");
     assert_eq!(claim(db, NOW).await, SweepClaimOutcome::NotDue { next_run_at: NOW + HOUR });
 }
 
-/// I13: whatever a sweep still writes after another has claimed it is refused, whole.
+/// I13: after another process has claimed the sweep, all writes under the old fence are refused.
 pub(super) async fn a_lost_sweep_lease_writes_nothing(db: &TestDb) {
     let file = registered(&db.catalog, ADA, 100).await;
     let tombstone = deleted(&db.catalog, ADA, 50, &REFUSING).await;
-    let zombie = db.catalog.fenced(ours(claim(db, NOW).await));
-    let reclaim = file::reclaim(&file, "not confirmed", &POLICY, URL_DEAD_AT).expect("it can be");
-    let heir = db.catalog.fenced(ours(claim(db, NOW + LEASE_MS).await));
+    let old_owner = db.catalog.fenced(leased(claim(db, NOW).await));
+    let reclaim = file::reclaim(&file, "not confirmed", &POLICY, URL_DEAD_AT).expect("reclaimable");
+    let successor = db.catalog.fenced(leased(claim(db, NOW + LEASE_MS).await));
 
     let before = db.dump().await;
     let refused = [
-        zombie.commit(reclaim.clone(), NAME).await,
-        zombie.purge_tombstones(vec![tombstone]).await.map(|_| ()),
-        zombie.purge_expired_keys(i64::MAX, 10).await.map(|_| ()),
-        zombie.claim_cleanups(&Scope::All, URL_DEAD_AT, 10, LEASE_MS).await.map(|_| ()),
-        zombie.record_sweep(record()).await,
-        zombie.extend_sweep(NOW + HOUR).await,
-        zombie.release_sweep(Some(NOW)).await,
+        old_owner.commit(reclaim.clone(), NAME).await,
+        old_owner.purge_tombstones(vec![tombstone]).await.map(|_| ()),
+        old_owner.purge_expired_keys(i64::MAX, 10).await.map(|_| ()),
+        old_owner.claim_cleanups(&Scope::All, URL_DEAD_AT, 10, LEASE_MS).await.map(|_| ()),
+        old_owner.record_sweep(record()).await,
+        old_owner.extend_sweep(NOW + HOUR).await,
+        old_owner.release_sweep(Some(NOW)).await,
     ];
     for answer in refused {
         assert!(matches!(answer, Err(CatalogError::Fenced)), "{answer:?}");
     }
     assert_eq!(db.dump().await, before, "nothing has changed");
 
-    heir.commit(reclaim, NAME).await.expect("whose turn it is");
-    heir.record_sweep(record()).await.expect("whose turn it is");
-    // Who is no sweep is not fenced.
+    successor.commit(reclaim, NAME).await.expect("it has the lease");
+    successor.record_sweep(record()).await.expect("it has the lease");
+    // Calls outside of a sweep are not fenced.
     let other = registered(&db.catalog, ADA, 10).await;
     committed(&db.catalog, confirm(&other)).await;
 }
 
-/// A claim that comes while a commit is under way waits for it or makes it fail: the two are never both through with
-/// the claim first.
+/// A claim during a commit waits for the commit or makes it fail. A commit never succeeds after the claim.
 pub(super) async fn a_sweep_commits_nothing_after_a_newer_claim(db: &TestDb) {
     for round in 0..20 {
         let now = NOW + round * HOUR;
         let file = registered(&db.catalog, ADA, 10).await;
-        let sweep = db.catalog.fenced(ours(claim(db, now).await));
-        let (change, heir) = (confirm(&file), db.catalog.clone());
+        let sweep = db.catalog.fenced(leased(claim(db, now).await));
+        let (change, successor) = (confirm(&file), db.catalog.clone());
         let claimed = tokio::spawn(async move {
-            let turn = heir.claim_sweep(claim_at(now + LEASE_MS)).await.expect("asked");
-            // Whoever holds the new fence sees all that was written under the old one.
-            let seen = heir.file(file.id).await.expect("read").expect("there").version;
-            (ours(turn), seen)
+            let answer = successor.claim_sweep(claim_at(now + LEASE_MS)).await.expect("asked");
+            // The new owner sees all writes under the old fence.
+            let seen = successor.file(file.id).await.expect("read").expect("there").version;
+            (leased(answer), seen)
         });
         let outcome = sweep.commit(change, NAME).await;
         let (fence, seen) = claimed.await.expect("no panic");
@@ -163,6 +169,35 @@ pub(super) async fn a_sweep_commits_nothing_after_a_newer_claim(db: &TestDb) {
         assert!(matches!(outcome, Ok(()) | Err(CatalogError::Fenced)), "{outcome:?}");
         assert_eq!(version, seen, "nothing was written after the claim");
         assert_eq!(outcome.is_ok(), version > file.version);
-        db.catalog.fenced(fence).release_sweep(Some(now + HOUR)).await.expect("its turn");
+        db.catalog.fenced(fence).release_sweep(Some(now + HOUR)).await.expect("released");
     }
+}
+
+pub(super) async fn the_last_run_of_a_sweep_is_recorded(db: &TestDb) {
+    let ended = async |name| db.catalog.sweep_ended_at(name).await.expect("read");
+    assert_eq!(ended("orphans").await, None);
+    let first = SweepRecord {
+        name: "orphans",
+        started_at: NOW,
+        ended_at: NOW + 5,
+        result: Some(r#"{"removed":1}"#.into()),
+        error: None,
+    };
+    db.catalog.record_sweep(first).await.expect("recorded");
+    assert_eq!(ended("orphans").await, Some(NOW + 5));
+    assert_eq!(ended("Orphans").await, None);
+    let second = SweepRecord {
+        name: "orphans",
+        started_at: NOW + 10,
+        ended_at: NOW + 12,
+        result: None,
+        error: Some("the store is away".into()),
+    };
+    db.catalog.record_sweep(second).await.expect("recorded");
+    assert_eq!(ended("orphans").await, Some(NOW + 12));
+    assert_eq!(
+        db.texts("SELECT COALESCE(last_result, '-') || ' ' || last_error FROM sweeps").await,
+        ["- the store is away"],
+        "the result of an earlier run is removed"
+    );
 }

@@ -1,4 +1,4 @@
-//! Rows that cannot be read: each is set aside and listed, and everything beside it goes on.
+//! Unreadable rows: each is skipped and listed, and all other rows are processed.
 
 use wharfinger_catalog::{AbandonedRule, Destination, Scope, StageEndContext, fresh_id};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
@@ -21,7 +21,7 @@ async fn listed(db: &TestDb) -> Vec<(String, String)> {
     rows.into_iter().map(|row| (row.table, row.id)).collect()
 }
 
-/// As a newer version or a hand may have written it.
+/// Writes a value that this version does not know, as a newer version might.
 async fn damage(db: &TestDb, file: FileId) {
     db.sql(&format!("UPDATE files SET stage = 'unheard-of' WHERE id = '{file}'")).await;
 }
@@ -34,14 +34,14 @@ pub(super) async fn unreadable_rows_do_not_stop_a_stage(db: &TestDb) {
     db.sql(&format!("UPDATE jobs SET id = 'no id' WHERE file_id = '{}'", job.id)).await;
     let held = db.catalog.claim_stage(stages::claim(Stage::Scan, 10, LATER)).await.expect("claimed");
     assert_eq!(held.iter().map(|held| held.file.id).collect::<Vec<_>>(), [sound.id]);
-    let set_aside = [("files".to_owned(), file.id.to_string()), ("jobs".to_owned(), "no id".to_owned())];
-    assert_eq!(listed(db).await, set_aside);
-    // They are not in the way of the next ones either.
+    let unreadable = [("files".to_owned(), file.id.to_string()), ("jobs".to_owned(), "no id".to_owned())];
+    assert_eq!(listed(db).await, unreadable);
+    // They do not delay later files.
     let next = queued(db, &[Stage::Scan]).await;
     let more = db.catalog.claim_stage(stages::claim(Stage::Scan, 1, LATER)).await.expect("claimed");
     assert_eq!(more.iter().map(|held| held.file.id).collect::<Vec<_>>(), [next.id]);
 
-    // Damaged while it is in work: it ends nothing, and the others end.
+    // A file that is damaged while it is leased cannot end its stage. The others can.
     damage(db, next.id).await;
     let ends = held
         .iter()
@@ -56,7 +56,7 @@ pub(super) async fn unreadable_rows_do_not_stop_a_stage(db: &TestDb) {
     let jobs = lost.into_iter().map(|(_, job)| job).collect();
     assert_eq!(db.catalog.end_expired_stage_jobs(jobs, by, LATER + HOUR).await.expect("answered"), []);
 
-    // Repaired, it goes on: it only waited.
+    // After a repair the file continues and has spent no attempt.
     db.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", file.id)).await;
     let held =
         db.catalog.claim_stage(stages::claim(Stage::Scan, 10, LATER + 2 * HOUR)).await.expect("claimed");
@@ -70,7 +70,7 @@ pub(super) async fn unreadable_rows_do_not_stop_checks_and_cleanups(db: &TestDb)
     let claimed = db.catalog.claim_jobs(claim(10, NOW)).await.expect("claimed");
     assert_eq!(claimed.iter().map(|job| job.id).collect::<Vec<_>>(), [ids[1]]);
     let these = db.catalog.claim_jobs_by_id(claim(10, NOW + 2 * HOUR), vec![ids[0]]).await.expect("claimed");
-    assert_eq!(these, [], "it is found again, and set aside again");
+    assert_eq!(these, [], "it is found and skipped again");
 
     for _ in 0..2 {
         deleted(&db.catalog, ADA, 10, &REFUSING).await;
@@ -79,12 +79,12 @@ pub(super) async fn unreadable_rows_do_not_stop_checks_and_cleanups(db: &TestDb)
     db.sql(&format!("UPDATE pending_cleanups SET file_path = '../etc' WHERE id = '{first}'")).await;
     let cleanups = db.catalog.claim_cleanups(&Scope::All, NOW + HOUR, 10, HOUR).await.expect("claimed");
     assert_eq!(cleanups.len(), 1);
-    let set_aside = [("jobs".to_owned(), ids[0].to_string()), ("pending_cleanups".to_owned(), first)];
-    assert_eq!(listed(db).await, set_aside);
+    let unreadable = [("jobs".to_owned(), ids[0].to_string()), ("pending_cleanups".to_owned(), first)];
+    assert_eq!(listed(db).await, unreadable);
     assert_eq!(db.catalog.pending_cleanups(&Scope::All, None, 10).await.expect("read").len(), 2);
 }
 
-/// Even where all that come first cannot be read.
+/// The first line of the queue is unreadable, and a claim has a limit of one.
 pub(super) async fn unreadable_lines_do_not_stop_the_outbox(db: &TestDb) {
     let catalog = db.with_all_targets().await;
     for _ in 0..3 {
@@ -103,7 +103,7 @@ pub(super) async fn unreadable_lines_do_not_stop_the_outbox(db: &TestDb) {
             lines = claim().await;
             tries += 1;
         }
-        assert_eq!(lines, 1, "{name}: a line behind it arrives");
+        assert_eq!(lines, 1, "{name}: a later line is claimed");
         assert!(listed(db).await.contains(&("outbox".to_owned(), first)), "{name}");
     }
 }
@@ -119,7 +119,7 @@ pub(super) async fn unreadable_rows_do_not_stop_lists_and_sweeps(db: &TestDb) {
 
     let late = NOW + 1_000 * HOUR;
     let stuck = db.catalog.stuck_files(&Scope::All, (late, late), None, 10).await.expect("read");
-    assert_eq!(stuck.len(), 2, "what is wrong with it is not needed for that");
+    assert_eq!(stuck.len(), 2, "the list does not need the damaged column");
     let waiting = registered(&db.catalog, ADA, 10).await;
     db.sql(&format!("UPDATE files SET id = 'no id' WHERE id = '{}'", waiting.id)).await;
     let other = registered(&db.catalog, ADA, 10).await;
@@ -142,14 +142,14 @@ pub(super) async fn unreadable_rows_do_not_stop_lists_and_sweeps(db: &TestDb) {
     db.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", bad.id)).await;
 }
 
-/// A page of which nothing can be read is not taken for the last one.
+/// A page of unreadable rows is not taken for the last page.
 pub(super) async fn rows_after_a_page_of_unreadable_rows_are_found(db: &TestDb) {
     let good = registered(&db.catalog, ADA, 10).await;
     let batch = BatchId(fresh_id(NOW));
     db.sql(&format!("UPDATE files SET batch_id = '{batch}', next_check_at = 2, url_dead_at = 1, created_at = 1, updated_at = 1")).await;
     let numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30)";
     let (failed, stuck) = (FileId(fresh_id(NOW)), FileId(fresh_id(NOW)));
-    // Those that cannot be read come first.
+    // The unreadable rows come first.
     let bad = |of: &str| format!("'!{of}' || CAST(i AS TEXT)");
     let rows = [
         ("registered", bad("r"), 1),
@@ -204,7 +204,7 @@ pub(super) async fn rows_after_a_page_of_unreadable_rows_are_found(db: &TestDb) 
     assert_eq!(catalog.expired_stage_jobs(NOW, None, 1).await.expect("read"), [(2, JobId(good.id.0))]);
     assert_eq!(catalog.tenants("", 1).await.expect("read"), [tenant("harbour")]);
     assert_eq!(catalog.tenants_in_redis("", 1).await.expect("read"), [tenant("quay")]);
-    // Nothing of it would stand up to an audit.
+    // The rows would fail the audit.
     for table in ["files", "jobs", "upload_batches", "quotas", "file_counts", "objects", "file_history"] {
         db.sql(&format!("DELETE FROM {table}")).await;
     }
@@ -217,26 +217,26 @@ pub(super) async fn rows_that_are_readable_again_leave_the_list(db: &TestDb) {
     db.catalog.files(&Scope::All, None, 10).await.expect("read");
     assert_eq!(db.catalog.count_unreadable().await.expect("read"), [("files".to_owned(), 2)].into());
     db.sql(&format!("UPDATE files SET stage = 'scan' WHERE id = '{}'", one.id)).await;
-    // A job that waits, and could not be read.
+    // Readable jobs that are listed as unreadable.
     db.sql("INSERT INTO unreadable_rows (table_name, row_id, error) SELECT 'jobs', id, 'x' FROM jobs").await;
-    assert_eq!(db.catalog.recheck_unreadable().await.expect("looked"), 1);
+    assert_eq!(db.catalog.recheck_unreadable().await.expect("checked"), 1);
     assert_eq!(listed(db).await, [("files".to_owned(), other.id.to_string())]);
-    // Those of a file are listed by its id, and looked at again with it.
+    // Text parts and chunks are listed by the id of their file and checked together.
     let texts = "INSERT INTO text_parts (file_id, part, key, etag, bytes) VALUES ('x', 0, '../x', 'e', 1)";
     db.sql(texts).await;
     db.sql("INSERT INTO chunks (file_id, ordinal, text, start_char, end_char) VALUES ('x', -1, 't', 0, 1)")
         .await;
     db.sql("INSERT INTO unreadable_rows (table_name, row_id, error) VALUES ('text_parts', 'x', 'e'), ('chunks', 'x', 'e')")
         .await;
-    assert_eq!(db.catalog.recheck_unreadable().await.expect("looked"), 3);
+    assert_eq!(db.catalog.recheck_unreadable().await.expect("checked"), 3);
     db.sql("DELETE FROM text_parts").await;
     db.sql(&format!("UPDATE chunks SET ordinal = 0, file_id = '{}'", one.id)).await;
     db.sql(&format!("UPDATE unreadable_rows SET row_id = '{}' WHERE table_name = 'chunks'", one.id)).await;
-    assert_eq!(db.catalog.recheck_unreadable().await.expect("looked"), 1);
+    assert_eq!(db.catalog.recheck_unreadable().await.expect("checked"), 1);
     db.sql("DELETE FROM chunks").await;
     let gone = format!("UPDATE files SET id = 'elsewhere' WHERE id = '{}'", other.id);
     db.sql(&gone).await;
-    assert_eq!(db.catalog.recheck_unreadable().await.expect("looked"), 0);
+    assert_eq!(db.catalog.recheck_unreadable().await.expect("checked"), 0);
     assert_eq!(listed(db).await, []);
     let back = format!("UPDATE files SET id = '{}', stage = 'scan' WHERE id = 'elsewhere'", other.id);
     db.sql(&back).await;
