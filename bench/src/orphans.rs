@@ -41,11 +41,11 @@ async fn measure(objects: usize, postgres: bool) {
     write(&database, &rows).await;
 
     let (bare, bare_peak) = peak_of(bare_listing(&app, objects)).await;
-    let (dry, dry_peak) = peak_of(scan(&app, &SweepLease::dry(&app.core), objects)).await;
-    let (real, real_peak) = peak_of(scan(&app, &SweepLease::by_hand(&app.core), objects)).await;
+    let (dry, dry_peak) = peak_of(scan(&app, &SweepLease::dry_run(&app.core), objects)).await;
+    let (real, real_peak) = peak_of(scan(&app, &SweepLease::unleased(&app.core), objects)).await;
     let (again, _) = peak_of(async {
         let started = Instant::now();
-        let nothing = orphan_blobs::run(&app.core, &SweepLease::by_hand(&app.core)).await.expect("a scan");
+        let nothing = orphan_blobs::run(&app.core, &SweepLease::unleased(&app.core)).await.expect("a scan");
         assert_eq!(nothing.total, 0);
         started.elapsed()
     })

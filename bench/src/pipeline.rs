@@ -110,7 +110,7 @@ async fn registered(catalog: &Catalog) -> Vec<file::File> {
     files
 }
 
-async fn at_once<T: Send + 'static, F: Future<StageOutput = ()> + Send + 'static>(
+async fn at_once<T: Send + 'static, F: Future<Output = ()> + Send + 'static>(
     items: Vec<T>,
     run: impl Fn(T) -> F,
 ) {

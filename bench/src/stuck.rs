@@ -64,7 +64,7 @@ async fn measure(name: &str, url: CatalogUrl, bare_url: CatalogUrl, files: usize
     let (app, _folder) = open(&url).await;
     let idle = forget_peak();
     let started = Instant::now();
-    let outcome = stuck_files::run(&app.core, &SweepLease::by_hand(&app.core)).await.expect("it runs");
+    let outcome = stuck_files::run(&app.core, &SweepLease::unleased(&app.core)).await.expect("it runs");
     let took = started.elapsed();
     assert_eq!((outcome.total_stuck, outcome.waiting), (files as u64, files as u64));
     say(format!(
@@ -89,7 +89,7 @@ async fn measure(name: &str, url: CatalogUrl, bare_url: CatalogUrl, files: usize
     settle(&url).await;
     let idle = forget_peak();
     let started = Instant::now();
-    let outcome = stuck_files::run(&app.core, &SweepLease::by_hand(&app.core)).await.expect("it runs");
+    let outcome = stuck_files::run(&app.core, &SweepLease::unleased(&app.core)).await.expect("it runs");
     let took = started.elapsed();
     assert_eq!(outcome.re_enqueued, files as u64);
     say(format!(

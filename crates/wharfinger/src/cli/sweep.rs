@@ -1,4 +1,4 @@
-//! `wharfinger sweep`: one sweep now, beside whatever servers run.
+//! `wharfinger sweep`: runs one sweep now. Servers may run at the same time.
 
 use std::io::IsTerminal as _;
 use std::sync::atomic::Ordering;
@@ -9,85 +9,89 @@ use clap::builder::PossibleValuesParser;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
-use super::interrupt::stopped_by_hand;
+use super::interrupt::cancelled_by_ctrl_c;
 use super::output::line;
 use super::{Failure, failed};
 use crate::app::App;
 use crate::clock::{Clock, rfc3339};
 use crate::config::{Flags, Settings, prepare_secrets};
 use crate::core::OpenError;
-use crate::sweeps::{ByHand, NotRun, Ran, Sweep, run_now};
+use crate::sweeps::{ManualRun, Sweep, SweepRun, SweepRunError, run_now};
 use crate::telemetry;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// The sweep's name
+    /// The name of the sweep
     #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(Sweep::ALL.map(Sweep::name)))]
     name: String,
-    /// Find everything and change nothing
+    /// Report what the sweep would do, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// One line of JSON instead of words
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 const DRAW_EVERY: Duration = Duration::from_millis(200);
-const TELL_EVERY: Duration = Duration::from_secs(10);
+const PRINT_EVERY: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
     let sweep = Sweep::named(&arguments.name)
-        .ok_or_else(|| Failure::Usage(format!("no sweep is called {}", arguments.name)))?;
+        .ok_or_else(|| Failure::Usage(format!("there is no sweep `{}`", arguments.name)))?;
     let settings = Settings::load(flags)?;
     telemetry::log_to_stderr("info");
     let secrets = prepare_secrets(&settings)?;
-    let app = App::open_beside(settings, &secrets, Clock::system()).await.map_err(|error| match error {
-        OpenError::Setting(bad) => Failure::from(bad),
-        other => failed(other),
-    })?;
-    // Told to stop, it ends at the next safe point.
-    let by_hand = ByHand { is_dry_run: arguments.dry_run, stop: stopped_by_hand()?, ..ByHand::default() };
+    let app =
+        App::open_for_command(settings, &secrets, Clock::system()).await.map_err(|error| match error {
+            OpenError::Setting(bad) => Failure::from(bad),
+            other => failed(other),
+        })?;
+    // After Ctrl-C the sweep ends at the next safe point.
+    let manual =
+        ManualRun { is_dry_run: arguments.dry_run, stop: cancelled_by_ctrl_c()?, ..ManualRun::default() };
     let ran = tokio::select! {
-        ran = run_now(&app.uploads, sweep, &by_hand) => ran,
-        () = tell_progress(sweep, &by_hand, arguments.json) => unreachable!("progress is told until the end"),
+        ran = run_now(&app.uploads, sweep, &manual) => ran,
+        () = print_progress(sweep, &manual, arguments.json) => unreachable!("it never ends by itself"),
     };
     let ran = ran.map_err(|not_run| match not_run {
-        NotRun::Busy { owner, lease_until } => Failure::Failed(format!(
-            "{owner} is at {}; if that process is dead, its lease ends at {}",
+        SweepRunError::Busy { owner, lease_until } => Failure::Failed(format!(
+            "{} is already running in process {owner}. If that process is dead, its lease ends at {}",
             sweep.name(),
             rfc3339(lease_until)
         )),
-        NotRun::Failed(error) => Failure::Failed(format!("{} failed: {error:?}", sweep.name())),
+        SweepRunError::Failed(error) => {
+            Failure::Failed(format!("{} failed: {}", sweep.name(), error.with_cause()))
+        }
     })?;
-    let trouble = ran.report.trouble();
+    let problem = ran.report.error_summary();
     show(sweep, &arguments, &ran);
     app.core.catalog.clone().close().await;
-    match trouble {
+    match problem {
         None => Ok(()),
-        Some(trouble) => Err(Failure::Failed(format!("{}: {trouble}", sweep.name()))),
+        Some(problem) => Err(Failure::Failed(format!("{}: {problem}", sweep.name()))),
     }
 }
 
 /// Never ends by itself.
-async fn tell_progress(sweep: Sweep, by_hand: &ByHand, json: bool) {
-    let looked_at = || by_hand.items.load(Ordering::Relaxed);
+async fn print_progress(sweep: Sweep, manual: &ManualRun, json: bool) {
+    let checked = || manual.items.load(Ordering::Relaxed);
     if std::io::stderr().is_terminal() && !json {
         let spinner = ProgressBar::new_spinner();
         loop {
-            spinner.set_message(format!("{}: {} looked at", sweep.name(), looked_at()));
+            spinner.set_message(format!("{}: {} checked", sweep.name(), checked()));
             spinner.tick();
             tokio::time::sleep(DRAW_EVERY).await;
         }
     }
     loop {
-        tokio::time::sleep(TELL_EVERY).await;
+        tokio::time::sleep(PRINT_EVERY).await;
         if !json {
-            eprintln!("{}: {} looked at", sweep.name(), looked_at());
+            eprintln!("{}: {} checked", sweep.name(), checked());
         }
     }
 }
 
-fn show(sweep: Sweep, arguments: &Arguments, ran: &Ran) {
+fn show(sweep: Sweep, arguments: &Arguments, ran: &SweepRun) {
     let result = serde_json::to_value(&ran.report).unwrap_or_default();
     let duration_ms = ran.ended_at - ran.started_at;
     if arguments.json {
@@ -97,17 +101,17 @@ fn show(sweep: Sweep, arguments: &Arguments, ran: &Ran) {
             "startedAt": rfc3339(ran.started_at),
             "duration": duration_ms,
             "result": result,
-            "error": ran.report.trouble(),
+            "error": ran.report.error_summary(),
         });
         line(view.to_string());
         return;
     }
-    let how = if arguments.dry_run { "dry run, nothing was changed" } else { "done" };
-    line(format!("{}: {how}, {duration_ms} ms", sweep.name()));
+    let outcome = if arguments.dry_run { "dry run, nothing was changed" } else { "done" };
+    line(format!("{}: {outcome}, {duration_ms} ms", sweep.name()));
     show_members("", &result);
 }
 
-/// One line per number, nested ones by their path.
+/// Prints one line per figure, nested ones with their path.
 fn show_members(path: &str, value: &Value) {
     match value {
         Value::Object(members) => {

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::clock::rfc3339;
 use crate::core::VerbError;
 use crate::sweeps::pending_cleanups::{self, Outcome};
-use crate::sweeps::run_cleanups_of;
+use crate::sweeps::run_cleanups_in;
 
 /// Retry failed cleanups now
 #[utoipa::path(
@@ -33,7 +33,7 @@ pub(super) async fn trigger(
 ) -> Result<Json<Outcome>, Problem> {
     let (scope, now) = (query.scope(&caller)?, app.core.clock.now());
     app.core.catalog.retry_cleanups_now(&scope, now).await.map_err(VerbError::from)?;
-    Ok(Json(run_cleanups_of(&app.core, &scope).await?))
+    Ok(Json(run_cleanups_in(&app.core, &scope).await?))
 }
 
 /// Count pending cleanups

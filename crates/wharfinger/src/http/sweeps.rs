@@ -16,7 +16,7 @@ use super::problem::Problem;
 use crate::app::App;
 use crate::clock::rfc3339;
 use crate::core::VerbError;
-use crate::sweeps::{ByHand, NotRun, Report, Sweep, run_now};
+use crate::sweeps::{ManualRun, Report, Sweep, SweepRunError, run_now};
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SweepsView {
@@ -137,18 +137,18 @@ pub(super) async fn run(
     Body(request): Body<RunSweepRequest>,
 ) -> Result<Json<SweepRunView>, Problem> {
     let sweep = Sweep::named(&name).ok_or_else(Problem::not_found)?;
-    let by_hand =
-        ByHand { is_dry_run: request.dry_run, stop: app.core.draining.clone(), ..ByHand::default() };
+    let manual =
+        ManualRun { is_dry_run: request.dry_run, stop: app.core.draining.clone(), ..ManualRun::default() };
     tracing::info!(job = name, action = "run-now", dryRun = request.dry_run, by = %caller.user, "sweep started by hand");
-    let ran = run_now(&app.uploads, sweep, &by_hand).await.map_err(|not_run| match not_run {
-        NotRun::Failed(VerbError::TakenOver) => Problem::new(
+    let ran = run_now(&app.uploads, sweep, &manual).await.map_err(|not_run| match not_run {
+        SweepRunError::Failed(VerbError::TakenOver) => Problem::new(
             StatusCode::CONFLICT,
             "sweep_running",
             "Sweep is running",
             "Another process has taken over this sweep and continues it.",
         ),
-        NotRun::Failed(error) => Problem::from(error),
-        NotRun::Busy { owner, lease_until } => Problem::new(
+        SweepRunError::Failed(error) => Problem::from(error),
+        SweepRunError::Busy { owner, lease_until } => Problem::new(
             StatusCode::CONFLICT,
             "sweep_running",
             "Sweep is running",
@@ -163,7 +163,7 @@ pub(super) async fn run(
         dry_run: request.dry_run,
         started_at: rfc3339(ran.started_at),
         duration: ran.ended_at - ran.started_at,
-        error: ran.report.trouble(),
+        error: ran.report.error_summary(),
         result: ran.report,
     }))
 }

@@ -1,5 +1,5 @@
-//! Fault: an upload that was never confirmed and that neither its delayed check nor the window's sweep took: the last net.
-//! One whose client still asks for URLs, whose transfer may still be under way, or whose batch is open has its time left.
+//! Fault: an unconfirmed upload that neither its delayed check nor the upload-window sweep has reclaimed. An upload is not
+//! abandoned while its client requests URLs, its transfer may still be running, or its batch is active.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -22,12 +22,12 @@ pub struct Outcome {
     pub total: u64,
     #[schema(example = 7)]
     pub deleted: u64,
-    /// Files that could not be looked at.
+    /// Files that could not be checked.
     #[schema(example = 0)]
     pub errors: u64,
 }
 
-/// Which uploads are abandoned at this moment.
+/// The rule for abandoned uploads at this moment.
 pub fn abandoned(core: &Core) -> AbandonedRule {
     let now = core.clock.now();
     AbandonedRule {
@@ -50,13 +50,13 @@ pub(super) async fn run(
         let page = core.catalog.abandoned_uploads(by, after, page_files(core)).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(*last);
-        if lease.is_cut_short() {
+        if lease.is_stopped() {
             return Ok(());
         }
         let ids: Vec<FileId> = page.iter().map(|(_, id)| *id).collect();
-        for (id, looked) in lease.check_files(uploads, &ids, orphan_cleanup::NAME, rule).await? {
+        for (id, checked) in lease.check_files(uploads, &ids, orphan_cleanup::NAME, rule).await? {
             outcome.total += 1;
-            match looked {
+            match checked {
                 Ok(CheckOutcome::Reclaimed) => {
                     outcome.deleted += 1;
                     if !lease.is_dry_run() {
@@ -67,7 +67,7 @@ pub(super) async fn run(
                 Err(error) => {
                     outcome.errors += 1;
                     tracing::warn!(job = orphan_cleanup::NAME, fileId = %id, error = %error.with_cause(),
-                        "an abandoned upload could not be looked at");
+                        "cannot check an abandoned upload");
                 }
             }
         }

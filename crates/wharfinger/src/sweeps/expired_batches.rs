@@ -1,5 +1,5 @@
-//! Fault: a batch whose time is over and that nobody completed or cancelled. It ends; what was confirmed stays, the rest
-//! is reclaimed here, and its owner is told once.
+//! Fault: an active batch whose time is over. It expires: confirmed files stay, the others are reclaimed here, and the owner
+//! gets one notification.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -25,13 +25,13 @@ const PAGE_FILES: usize = 500;
 pub struct Outcome {
     #[schema(example = 2)]
     pub expired_batches: u64,
-    /// Files of these batches that were not confirmed and are gone.
+    /// Unconfirmed files of these batches that were removed.
     #[schema(example = 5)]
     pub deleted_files: u64,
-    /// Milliseconds, from opening to here.
+    /// Average milliseconds from the start of a batch to its expiry.
     #[schema(example = 90_000_000)]
     pub average_batch_age: i64,
-    /// Batches and files that could not be looked at.
+    /// Batches and files that could not be checked.
     #[schema(example = 0)]
     pub errors: u64,
 }
@@ -46,15 +46,15 @@ pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbE
         let Some(last) = overdue.last() else { return Ok(outcome) };
         after = Some(*last);
         for (_, id) in &overdue {
-            if !lease.goes_on(core) {
+            if !lease.should_continue(core) {
                 return Ok(outcome);
             }
             match expire(uploads, lease, *id).await {
                 Ok(None) => {}
-                Ok(Some((batch, rest))) => {
+                Ok(Some((batch, reclaimed))) => {
                     outcome.expired_batches += 1;
-                    outcome.deleted_files += rest.deleted;
-                    outcome.errors += rest.errors;
+                    outcome.deleted_files += reclaimed.deleted;
+                    outcome.errors += reclaimed.errors;
                     ages_ms += i128::from(core.clock.now().saturating_sub(batch.created_at));
                     let average = ages_ms / i128::from(outcome.expired_batches);
                     outcome.average_batch_age = i64::try_from(average).unwrap_or(i64::MAX);
@@ -62,66 +62,71 @@ pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbE
                 Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
                 Err(error) => {
                     outcome.errors += 1;
-                    tracing::warn!(job = NAME, batchId = %id, error = %error.with_cause(), "a batch could not be ended");
+                    tracing::warn!(job = NAME, batchId = %id, error = %error.with_cause(), "cannot expire a batch");
                 }
             }
         }
     }
 }
 
-/// What became of a batch's unconfirmed files.
+/// How many unconfirmed files of a batch were removed, and how many had errors.
 #[derive(Default)]
-struct Rest {
+struct Reclaimed {
     deleted: u64,
     errors: u64,
 }
 
-/// None: somebody else ended it. After a crash in here the files are due, and whoever looks at such goes on.
+/// Expires a batch. None: it was ended by another call. If this crashes, the check of its files is due, so the upload-window
+/// sweep continues.
 async fn expire(
     uploads: &Uploads,
     lease: &SweepLease,
     id: BatchId,
-) -> Result<Option<(Batch, Rest)>, VerbError> {
+) -> Result<Option<(Batch, Reclaimed)>, VerbError> {
     let core = &uploads.core;
     if lease.is_dry_run() {
         let batch = core.catalog.batch(id).await?.filter(|batch| batch.status == BatchStatus::Active);
         let Some(batch) = batch else { return Ok(None) };
-        return Ok(Some((batch, reclaim_rest(uploads, lease, id).await?)));
+        return Ok(Some((batch, reclaim_unconfirmed(uploads, lease, id).await?)));
     }
     match lease.catalog.end_batch(id, BatchEnding::Expired, NAME, core.clock.now()).await? {
         BatchEndOutcome::Ended { batch, .. } => {
             core.wakeups.archive.notify_one();
-            Ok(Some((batch, reclaim_rest(uploads, lease, id).await?)))
+            Ok(Some((batch, reclaim_unconfirmed(uploads, lease, id).await?)))
         }
         BatchEndOutcome::Refused { .. } | BatchEndOutcome::NotFound => Ok(None),
     }
 }
 
-/// Looks at what is left unconfirmed; answers how many files of the batch are gone, whoever was the one to take them.
-async fn reclaim_rest(uploads: &Uploads, lease: &SweepLease, id: BatchId) -> Result<Rest, VerbError> {
-    let mut rest = Rest::default();
+/// Reclaims the unconfirmed files of a batch. Also counts files that another process has reclaimed.
+async fn reclaim_unconfirmed(
+    uploads: &Uploads,
+    lease: &SweepLease,
+    id: BatchId,
+) -> Result<Reclaimed, VerbError> {
+    let mut reclaimed = Reclaimed::default();
     let mut after: Option<FileId> = None;
     loop {
         let page = uploads.core.catalog.batch_files(id, after, PAGE_FILES).await?;
-        let Some(last) = page.last() else { return Ok(rest) };
+        let Some(last) = page.last() else { return Ok(reclaimed) };
         after = Some(last.id);
-        if lease.is_cut_short() {
-            return Ok(rest);
+        if lease.is_stopped() {
+            return Ok(reclaimed);
         }
         let is_gone = |file: &&File| file.ended == Some(EndReason::Reclaimed) && file.confirmed_at.is_none();
         let unconfirmed = |file: &&File| file.status == Status::Registered;
         let ids: Vec<FileId> = page.iter().filter(unconfirmed).map(|file| file.id).collect();
-        rest.deleted += page.iter().filter(is_gone).count() as u64;
+        reclaimed.deleted += page.iter().filter(is_gone).count() as u64;
         if lease.is_dry_run() {
-            rest.deleted += ids.len() as u64;
+            reclaimed.deleted += ids.len() as u64;
             continue;
         }
-        for (id, looked) in lease.check_files(uploads, &ids, NAME, ExpiryRule::Due).await? {
-            match looked {
-                Ok(looked) => rest.deleted += u64::from(looked == CheckOutcome::Reclaimed),
+        for (id, checked) in lease.check_files(uploads, &ids, NAME, ExpiryRule::Due).await? {
+            match checked {
+                Ok(outcome) => reclaimed.deleted += u64::from(outcome == CheckOutcome::Reclaimed),
                 Err(error) => {
-                    rest.errors += 1;
-                    tracing::warn!(job = NAME, fileId = %id, error = %error.with_cause(), "a file could not be looked at");
+                    reclaimed.errors += 1;
+                    tracing::warn!(job = NAME, fileId = %id, error = %error.with_cause(), "cannot check a file");
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! Healers. Each looks at the catalog and the store and mends what it finds, in bounded batches; an error on
-//! one item never ends a sweep.
+//! Sweeps. Each compares the catalog with the store, or its rows with each other, and repairs what it finds, in bounded
+//! batches. An error on one item does not end a sweep.
 
 pub mod abandoned_uploads;
 pub mod expired_batches;
@@ -18,6 +18,9 @@ mod unfinished_uploads;
 pub mod upload_window;
 
 pub use report::Report;
-pub use run::{ByHand, DueRun, NotRun, Ran, follow_schedule, run, run_cleanups_of, run_if_due, run_now};
+pub use run::{
+    DueRun, ManualRun, SweepRun, SweepRunError, apply_schedule, run_cleanups_in, run_if_due, run_now,
+    run_unleased,
+};
 pub use schedule::Sweep;
 pub use sweep_lease::{LEASE_MS, SweepLease};

@@ -1,5 +1,5 @@
-//! Fault: a file that failed, that nobody sent through again or deleted, and that holds its bytes and its share of the
-//! quota. Its owner is warned, and when the warning has been out for its whole time the file goes.
+//! Fault: a failed file that was neither processed again nor deleted, and still uses storage and quota. Its owner is warned.
+//! The file is deleted when its retention and the whole warning time have passed.
 
 use std::sync::atomic::Ordering;
 
@@ -23,18 +23,18 @@ pub struct Outcome {
     pub warnings: u64,
     #[schema(example = 7)]
     pub deleted: u64,
-    /// Files that could not be looked at.
+    /// Files that could not be checked.
     #[schema(example = 0)]
     pub errors: u64,
 }
 
-enum Done {
-    Nothing,
+enum FailureOutcome {
+    Unchanged,
     Warned,
     Deleted,
 }
 
-/// By when they failed and not by when they were to be looked at: a retention that was made shorter counts at once.
+/// Selects files by the time they failed, not by their next check, so that a shorter retention applies at once.
 pub(super) async fn run(
     uploads: &Uploads,
     lease: &SweepLease,
@@ -49,47 +49,47 @@ pub(super) async fn run(
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(*last);
         for (_, id) in &page {
-            if !lease.goes_on(core) {
+            if !lease.should_continue(core) {
                 return Ok(());
             }
-            match check_at(uploads, lease, *id).await {
-                Ok(Done::Nothing) => {}
-                Ok(Done::Warned) => outcome.warnings += 1,
-                Ok(Done::Deleted) => outcome.deleted += 1,
+            match check_one(uploads, lease, *id).await {
+                Ok(FailureOutcome::Unchanged) => {}
+                Ok(FailureOutcome::Warned) => outcome.warnings += 1,
+                Ok(FailureOutcome::Deleted) => outcome.deleted += 1,
                 Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
                 Err(error) => {
                     outcome.errors += 1;
-                    tracing::warn!(job = orphan_cleanup::NAME, fileId = %id, error = ?error,
-                        "a failed file could not be looked at");
+                    tracing::warn!(job = orphan_cleanup::NAME, fileId = %id, error = %error.with_cause(),
+                        "cannot check a failed file");
                 }
             }
         }
     }
 }
 
-async fn check_at(uploads: &Uploads, lease: &SweepLease, id: FileId) -> Result<Done, VerbError> {
+async fn check_one(uploads: &Uploads, lease: &SweepLease, id: FileId) -> Result<FailureOutcome, VerbError> {
     let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
-        let Some(file) = core.catalog.file(id).await? else { return Ok(Done::Nothing) };
+        let Some(file) = core.catalog.file(id).await? else { return Ok(FailureOutcome::Unchanged) };
         let looked = check_failure(&file, core.plan.failures, &core.policy, core.clock.now())
             .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
         let (change, done) = match looked {
-            FailureCheck::Nothing => return Ok(Done::Nothing),
-            FailureCheck::Later(change) => (change, Done::Nothing),
-            FailureCheck::Warn(change) => (change, Done::Warned),
-            // A catalog from a backup may take for failed what has been sent through again since.
+            FailureCheck::Nothing => return Ok(FailureOutcome::Unchanged),
+            FailureCheck::Later(change) => (change, FailureOutcome::Unchanged),
+            FailureCheck::Warn(change) => (change, FailureOutcome::Warned),
+            // In a catalog restored from a backup, a file may look failed although it was processed again later.
             FailureCheck::Delete(_) if !core.store_is_ours.load(Ordering::Relaxed) => {
-                return Ok(Done::Nothing);
+                return Ok(FailureOutcome::Unchanged);
             }
-            FailureCheck::Delete(change) => (change, Done::Deleted),
+            FailureCheck::Delete(change) => (change, FailureOutcome::Deleted),
         };
         if lease.is_dry_run() {
             return Ok(done);
         }
         if commit_in(uploads, &lease.catalog, *change, orphan_cleanup::NAME).await? {
-            if matches!(done, Done::Deleted) {
+            if matches!(done, FailureOutcome::Deleted) {
                 tracing::info!(job = orphan_cleanup::NAME, fileId = %id, tenant = %file.tenant, action = "deleted",
-                    bytes = file.size, "a failed file was kept for its time");
+                    bytes = file.size, "failed file deleted after its retention");
             }
             return Ok(done);
         }

@@ -1,5 +1,4 @@
-//! Faults that nobody else finds: bytes that no row answers for, uploads that were abandoned, failures that were
-//! forgotten. Each is looked for on its own: an error in one does not keep the others from being done.
+//! Runs three sweeps: orphan blobs, abandoned uploads and old failures. An error in one does not stop the others.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -21,7 +20,7 @@ pub struct Outcome {
     /// Milliseconds.
     #[schema(example = 4_112)]
     pub execution_time: i64,
-    /// What kept a scope from being looked at to its end.
+    /// Errors that ended one of the three parts early.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(example = json!(["the store does not answer"]))]
     pub errors: Vec<String>,
@@ -33,27 +32,27 @@ impl Outcome {
         *self == Outcome { orphan_blobs: blobs, execution_time: self.execution_time, ..Outcome::default() }
     }
 
-    pub(super) fn trouble(&self) -> Option<String> {
-        let mut troubles = self.errors.clone();
-        troubles.extend(self.orphan_blobs.stopped.clone());
+    pub(super) fn error_summary(&self) -> Option<String> {
+        let mut errors = self.errors.clone();
+        errors.extend(self.orphan_blobs.stopped.clone());
         if self.orphan_blobs.errors > 0 {
             let count = self.orphan_blobs.errors;
-            troubles.push(format!("{count} orphans or parts of the store met errors, the log says why"));
+            errors.push(format!("{count} orphans or parts of the store had errors; see the log"));
         }
         let items = self.abandoned_uploads.errors + self.old_failures.errors;
         if items > 0 {
-            troubles.push(format!("{items} files could not be looked at, the log says why"));
+            errors.push(format!("{items} files could not be checked; see the log"));
         }
-        (!troubles.is_empty()).then(|| troubles.join("; "))
+        (!errors.is_empty()).then(|| errors.join("; "))
     }
 
-    /// An error ends its scope, unless the whole sweep is another's now.
-    fn note(&mut self, scope: &str, ended: Result<(), VerbError>) -> Result<(), VerbError> {
+    /// Records an error of one part. Losing the lease ends the whole sweep.
+    fn note(&mut self, part: &str, ended: Result<(), VerbError>) -> Result<(), VerbError> {
         match ended {
             Ok(()) => Ok(()),
             Err(VerbError::TakenOver) => Err(VerbError::TakenOver),
             Err(error) => {
-                self.errors.push(format!("{scope}: {error:?}"));
+                self.errors.push(format!("{part}: {}", error.with_cause()));
                 Ok(())
             }
         }

@@ -1,5 +1,5 @@
-//! Fault: bytes that no row answers for any more and that are still in the store. Deletes them in bulk, reads
-//! the outcome per key, and forgets a cleanup only when the store has said that its bytes are gone.
+//! Fault: bytes of an ended file that are still in the store. Deletes them in bulk and reads the result for each key. A
+//! cleanup is removed only when the store has confirmed that its bytes are deleted.
 
 use futures::StreamExt as _;
 use serde::Serialize;
@@ -15,18 +15,18 @@ use crate::telemetry::metric;
 
 pub const NAME: &str = "pending-cleanups";
 
-/// Short, because a process that dies holds its batch back this long, and deleting twice is harmless.
+/// Short, because the batch of a dead process waits this long, and deleting twice is harmless.
 const LEASE_MS: i64 = 60_000;
-/// As many as are surely done within the lease, also where each takes calls of its own.
+/// Few enough to finish within the lease, even if each needs its own calls.
 const BATCH_MAX: usize = 250;
-const ABANDONS_AT_ONCE: usize = 16;
+const ABORTS_AT_ONCE: usize = 16;
 const REFUSED: Backoff = Backoff { base_ms: 30_000, cap_ms: 3_600_000 };
 const STORE_DOWN: Backoff = Backoff { base_ms: 10_000, cap_ms: 10_000 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = PendingCleanupsResult)]
 pub struct Outcome {
-    /// Of a dry run: how many would be.
+    /// In a dry run: the number of due cleanups.
     #[schema(example = 7)]
     pub attempted: u64,
     #[schema(example = 7)]
@@ -37,36 +37,36 @@ pub struct Outcome {
     pub exhausted: u64,
 }
 
-/// Deletes what is due in a scope.
+/// Runs the due cleanups of a scope.
 pub async fn run(core: &Core, lease: &SweepLease, scope: &Scope) -> Result<Outcome, VerbError> {
     if lease.is_dry_run() {
         let attempted = core.catalog.due_cleanups(core.clock.now()).await?;
         return Ok(Outcome { attempted, ..Outcome::default() });
     }
     let mut outcome = Outcome::default();
-    let batch_max = core.blobs.caps().delete_batch_max.min(BATCH_MAX);
+    let batch_max = core.blobs.capabilities().delete_batch_max.min(BATCH_MAX);
     loop {
-        if !lease.goes_on(core) {
+        if !lease.should_continue(core) {
             return Ok(outcome);
         }
         let claimed = lease.catalog.claim_cleanups(scope, core.clock.now(), batch_max, LEASE_MS).await?;
         if claimed.is_empty() {
             return Ok(outcome);
         }
-        // Before the deletes: what is put after this moment is not covered by them.
+        // Taken before the deletes: an object that is uploaded after this moment may not be covered by them.
         let deleted_at = core.clock.now();
         let answers = delete(core, &claimed).await;
         let attempted = claimed.len() as u64;
-        // One object that cannot be deleted is not a store that is down.
+        // One object that cannot be deleted does not mean that the store is down.
         let unsure = answers.iter().any(|answer| matches!(answer, Err(BlobError::Unavailable(_))));
         let store_down = unsure && core.blobs.check().await.is_err();
         let now = core.clock.now();
-        let judged = claimed
+        let outcomes = claimed
             .into_iter()
             .zip(answers)
-            .map(|(cleanup, answer)| judge(cleanup, answer, store_down, now))
+            .map(|(cleanup, answer)| cleanup_outcome(cleanup, answer, store_down, now))
             .collect();
-        let settled = lease.catalog.record_cleanup_outcomes(judged, deleted_at).await?;
+        let settled = lease.catalog.record_cleanup_outcomes(outcomes, deleted_at).await?;
         outcome.attempted += attempted;
         outcome.done += settled.done;
         outcome.failed += settled.failed;
@@ -75,30 +75,30 @@ pub async fn run(core: &Core, lease: &SweepLease, scope: &Scope) -> Result<Outco
     }
 }
 
-/// Ends unfinished uploads, then deletes. Parts that would come after this find no upload.
+/// Aborts unfinished uploads, then deletes the objects. Parts that are sent later are rejected by the store.
 async fn delete(core: &Core, claimed: &[ClaimedCleanup]) -> Vec<Result<(), BlobError>> {
     let keys: Vec<_> = claimed.iter().map(|cleanup| cleanup.key.clone()).collect();
     let answers: Vec<Result<(), BlobError>> = futures::stream::iter(claimed.to_vec())
-        .map(|cleanup| abandon(core, cleanup))
-        .buffered(ABANDONS_AT_ONCE)
+        .map(|cleanup| abort_uploads(core, cleanup))
+        .buffered(ABORTS_AT_ONCE)
         .collect()
         .await;
     let deleted = core.blobs.delete_many(&keys).await;
-    answers.into_iter().zip(deleted).map(|(abandoned, deleted)| abandoned.and(deleted)).collect()
+    answers.into_iter().zip(deleted).map(|(aborted, deleted)| aborted.and(deleted)).collect()
 }
 
-/// The upload that is known by its id too: a part that was on its way may have outlived the first time it was ended,
-/// when the store did not list it any more.
-async fn abandon(core: &Core, cleanup: ClaimedCleanup) -> Result<(), BlobError> {
-    let Some(parts) = core.blobs.in_parts().filter(|_| cleanup.in_parts) else { return Ok(()) };
+/// Aborts all uploads under the key, and also the one whose id is stored. The store may no longer list it although a late
+/// part has survived the first abort.
+async fn abort_uploads(core: &Core, cleanup: ClaimedCleanup) -> Result<(), BlobError> {
+    let Some(parts) = core.blobs.multipart().filter(|_| cleanup.in_parts) else { return Ok(()) };
     let unknown = |error: CatalogError| BlobError::Unavailable(error.to_string());
     if let Some(upload_id) = core.catalog.upload_id(&cleanup.key).await.map_err(unknown)? {
-        parts.abandon_one(&cleanup.key, &upload_id).await?;
+        parts.abort(&cleanup.key, &upload_id).await?;
     }
-    parts.abandon(&cleanup.key).await
+    parts.abort_all(&cleanup.key).await
 }
 
-fn judge(
+fn cleanup_outcome(
     cleanup: ClaimedCleanup,
     answer: Result<(), BlobError>,
     store_down: bool,
@@ -118,7 +118,7 @@ fn judge(
             metric::cleanup_failed("refused");
             let tenant = cleanup.tenant.as_ref().map_or("", |tenant| tenant.as_str());
             tracing::warn!(job = NAME, tenant, error = %error, attempt = cleanup.attempts + 1,
-                "the store refused a delete");
+                "cannot delete an object");
             CleanupOutcome::Refused {
                 error: error.to_string(),
                 retry_at: later(REFUSED, cleanup.attempts + 1),

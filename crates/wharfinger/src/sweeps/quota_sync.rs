@@ -1,5 +1,5 @@
-//! Fault: a counter that is not the sum of what its tenant's files are charged: after a crash in the middle of a
-//! registration Redis counts what never came to be.
+//! Fault: a quota counter that differs from the sum of its tenant's charges. For example, after a crash during a registration,
+//! Redis counts a file that was never registered.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -21,26 +21,26 @@ pub struct Outcome {
     pub tenants: u64,
     #[schema(example = 0)]
     pub drift_bytes: u64,
-    /// Tenants that Redis counted anew; of a dry run: would count anew, whose drift shows only then.
+    /// Tenants whose Redis counter was rebuilt. In a dry run: would be rebuilt; their drift is only known after that.
     #[schema(example = 0)]
     pub rebuilt: u64,
-    /// Tenants that could not be looked at.
+    /// Tenants that could not be checked.
     #[schema(example = 0)]
     pub failed: u64,
 }
 
 pub async fn run(quota: &Quota, lease: &SweepLease) -> Result<Outcome, VerbError> {
     let quota_context = QuotaContext { catalog: &lease.catalog, ..quota.quota_context() };
-    let aim = match lease.is_dry_run() {
+    let mode = match lease.is_dry_run() {
         true => SyncMode::Compare,
         false => SyncMode::Repair(quota.redis_owner.as_ref()),
     };
-    let synced = sync::all(&quota_context, aim, || lease.goes_on(&quota.core)).await?;
+    let synced = sync::all(&quota_context, mode, || lease.should_continue(&quota.core)).await?;
     if !lease.is_dry_run() {
         metric::quota_drift(synced.drift_bytes);
         if synced.drift_bytes > 0 {
             let drift_bytes = synced.drift_bytes;
-            tracing::warn!(job = NAME, driftBytes = drift_bytes, "counters were off and are right now");
+            tracing::warn!(job = NAME, driftBytes = drift_bytes, "quota counters were corrected");
         }
     }
     Ok(Outcome {

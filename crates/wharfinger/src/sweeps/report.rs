@@ -1,4 +1,4 @@
-//! What a sweep found and did.
+//! The result of a sweep.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -17,7 +17,7 @@ pub enum Report {
 }
 
 impl Report {
-    /// There was nothing to mend, and nothing went wrong.
+    /// Whether the sweep found nothing to repair and had no errors.
     pub fn is_quiet(&self) -> bool {
         match self {
             Report::StuckFiles(outcome) => *outcome == stuck_files::Outcome::default(),
@@ -29,18 +29,18 @@ impl Report {
         }
     }
 
-    /// What a part of it could not do, while the rest went on.
-    pub fn trouble(&self) -> Option<String> {
-        let passed_over = |items: u64, what: &str| {
-            (items > 0).then(|| format!("{items} {what} could not be looked at, the log says why"))
+    /// Errors of single items or parts, as one line. None if there were none.
+    pub fn error_summary(&self) -> Option<String> {
+        let failed = |items: u64, what: &str| {
+            (items > 0).then(|| format!("{items} {what} could not be checked; see the log"))
         };
         match self {
-            Report::StuckFiles(outcome) => passed_over(outcome.errors, "stuck files"),
-            Report::OrphanCleanup(outcome) => outcome.trouble(),
-            Report::BatchTimeout(outcome) => passed_over(outcome.errors, "batches or files"),
-            Report::QuotaSync(outcome) => passed_over(outcome.failed, "tenants"),
-            Report::UploadWindow(outcome) => passed_over(outcome.errors, "files"),
-            // Each of its failures is a row of its own, shown with its error and tried again.
+            Report::StuckFiles(outcome) => failed(outcome.errors, "stuck files"),
+            Report::OrphanCleanup(outcome) => outcome.error_summary(),
+            Report::BatchTimeout(outcome) => failed(outcome.errors, "batches or files"),
+            Report::QuotaSync(outcome) => failed(outcome.failed, "tenants"),
+            Report::UploadWindow(outcome) => failed(outcome.errors, "files"),
+            // Each failed cleanup has its own row, which shows its error and is tried again.
             Report::PendingCleanups(_) => None,
         }
     }

@@ -1,5 +1,5 @@
-//! Fault: rows that nobody needs any more and that would grow for ever. Removes them in steps; an error ends one kind, and
-//! the others go on.
+//! Fault: old rows that are no longer needed and would accumulate without limit. Removes them in steps. An error stops one kind
+//! of rows, and the others continue.
 
 use wharfinger_catalog::{Catalog, CatalogError, Destination};
 use wharfinger_lifecycle::UnixMs;
@@ -9,17 +9,17 @@ use crate::core::Core;
 use crate::telemetry::metric;
 
 const ROWS_PER_STEP: usize = 500;
-/// Checks that the broker did not take are found by the poller as well.
+/// The poller also finds checks that were not sent to the broker.
 const BROKER_LINES_KEPT_MS: i64 = 86_400_000;
-/// An archive that is switched off, or whose process is gone, keeps nothing waiting for longer.
+/// Lines for an archive that no process reads are removed after this.
 const ARCHIVE_LINES_KEPT_MS: i64 = 30 * 86_400_000;
 
-/// Rows of one kind, and before which time they are too old.
+/// A kind of rows, and the time before which they are too old.
 #[derive(Clone, Copy)]
 enum Expired {
     Deletions(UnixMs),
     QueueTenants,
-    /// Lines of the outbox: what they should have told is lost, where nothing else tells it.
+    /// Lines of the outbox. They are never sent if they are removed here.
     Lines(Destination, UnixMs),
     ZeroCounters,
 }
@@ -34,7 +34,7 @@ impl Expired {
         }
     }
 
-    /// Removes at most a step; answers how many went.
+    /// Removes at most one step of rows and returns their number.
     async fn remove_some(self, catalog: &Catalog) -> Result<u64, CatalogError> {
         match self {
             Expired::Deletions(before) => catalog.purge_deletion_log(before, ROWS_PER_STEP).await,
@@ -46,22 +46,22 @@ impl Expired {
         }
     }
 
-    fn count(self, gone: u64) {
+    fn count(self, removed: u64) {
         match self {
-            Expired::Lines(destination, _) => metric::outbox_lines_dropped(destination, gone),
-            _ => metric::rows_expired(self.table(), gone),
+            Expired::Lines(destination, _) => metric::outbox_lines_dropped(destination, removed),
+            _ => metric::rows_expired(self.table(), removed),
         }
     }
 
-    /// Removes all; answers how many went.
+    /// Removes all expired rows and returns their number.
     async fn remove(self, core: &Core, lease: &SweepLease) -> u64 {
         let mut all = 0;
-        while lease.goes_on(core) {
+        while lease.should_continue(core) {
             match self.remove_some(&lease.catalog).await {
-                Ok(gone) => {
-                    self.count(gone);
-                    all += gone;
-                    if gone < ROWS_PER_STEP as u64 {
+                Ok(removed) => {
+                    self.count(removed);
+                    all += removed;
+                    if removed < ROWS_PER_STEP as u64 {
                         break;
                     }
                 }
@@ -75,7 +75,7 @@ impl Expired {
     }
 }
 
-/// What is cheap to find, with every run of the sweep that calls it.
+/// Removes rows that are cheap to find. Called by every run of the upload-window sweep.
 pub(super) async fn remove_expired(core: &Core, lease: &SweepLease) {
     let before = |kept_ms: i64| core.clock.now().saturating_sub(kept_ms);
     Expired::Deletions(before(core.settings.sweeps.deletion_log_ms)).remove(core, lease).await;
@@ -87,23 +87,23 @@ pub(super) async fn remove_expired(core: &Core, lease: &SweepLease) {
         tracing::error!(
             lines = dropped,
             action = "dropped",
-            "events for the archive were not fetched in time"
+            "events for the archive were dropped because they were not read in time"
         );
     }
     if let Err(error) = lease.catalog.recheck_unreadable().await {
-        tracing::warn!(error = %error, "cannot look at unreadable rows again");
+        tracing::warn!(error = %error, "cannot recheck unreadable rows");
     }
 }
 
-/// What has to be looked for among rows that stay, once a day.
+/// Removes rows that need a scan of their table. Called by the orphan cleanup.
 pub(super) async fn remove_empty(core: &Core, lease: &SweepLease) {
     Expired::ZeroCounters.remove(core, lease).await;
     let before = core.clock.now().saturating_sub(core.settings.tombstone_ms);
     let mut after = None;
-    while lease.goes_on(core) {
+    while lease.should_continue(core) {
         match lease.catalog.purge_empty_batches(after, before, ROWS_PER_STEP).await {
-            Ok((gone, next)) => {
-                metric::rows_expired("upload_batches", gone);
+            Ok((removed, next)) => {
+                metric::rows_expired("upload_batches", removed);
                 after = match next {
                     Some(next) => Some(next),
                     None => return,

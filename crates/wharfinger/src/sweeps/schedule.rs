@@ -1,4 +1,4 @@
-//! The sweeps that run by a schedule.
+//! All sweeps, with their names and schedules.
 
 use croner::Cron;
 use wharfinger_catalog::Scope;
@@ -60,14 +60,14 @@ impl Sweep {
         }
     }
 
-    /// When it is due next by this process's schedule.
+    /// The next run by this process's schedule.
     pub fn next_time(self, core: &Core) -> UnixMs {
         let schedule = self.schedule(&core.settings.sweeps);
         let next = schedule.find_next_occurrence(&to_utc(core.clock.now()), false);
         next.map_or(i64::MAX, |at| at.timestamp_millis())
     }
 
-    /// Boxed: the future of each is large, and whoever runs one would carry all of them.
+    /// Runs the sweep. Each future is boxed, because it is large and the caller's future would contain all of them.
     pub(super) async fn run(self, uploads: &Uploads, lease: &SweepLease) -> Result<Report, VerbError> {
         let core = &uploads.core;
         Ok(match self {

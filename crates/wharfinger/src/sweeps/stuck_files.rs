@@ -1,5 +1,5 @@
-//! Fault: a confirmed file that has not got on for `STUCK_FILE_THRESHOLD_MS` and whose job is missing or unsound, so that
-//! nobody will work on it. It is begun anew, or given up after `MAX_STUCK_RETRIES`. One that only waits is counted.
+//! Fault: a confirmed file without progress for `STUCK_FILE_THRESHOLD_MS` whose job is missing or faulty, so that no worker
+//! will process it. It is queued again, or fails after `MAX_STUCK_RETRIES`. A file that only waits is counted, not changed.
 
 use std::collections::BTreeMap;
 
@@ -22,20 +22,20 @@ pub const NAME: &str = "stuck-file-recovery";
 #[serde(rename_all = "camelCase")]
 #[schema(as = StuckFileRecoveryResult)]
 pub struct Outcome {
-    /// All that had not got on for too long, also those that only wait.
+    /// Files without progress for too long, including those that only wait.
     #[schema(example = 9)]
     pub total_stuck: u64,
     #[schema(example = 2)]
     pub re_enqueued: u64,
     #[schema(example = 1)]
     pub permanently_failed: u64,
-    /// Left alone: the job is sound, and waits or is worked on.
+    /// Not changed: the job waits in its queue or is leased by a worker.
     #[schema(example = 6)]
     pub waiting: u64,
-    /// Not mended, each for a reason in the log; tried again by the next run.
+    /// Not recovered because of an error, which is in the log. The next run tries again.
     #[schema(example = 0)]
     pub errors: u64,
-    /// Milliseconds without progress, over all that are stuck.
+    /// Average milliseconds without progress, over all of `totalStuck`.
     #[schema(example = 2_712_000)]
     pub average_stuck_duration: i64,
     #[schema(example = json!({"queued": 6, "scanning": 3}))]
@@ -47,7 +47,7 @@ pub async fn run(core: &Core, lease: &SweepLease) -> Result<Outcome, VerbError> 
     let mut stuck_ms = 0_i128;
     let overdue_at = core.clock.now();
     let mut after = None;
-    'pages: while lease.goes_on(core) {
+    'pages: while lease.should_continue(core) {
         let now = core.clock.now();
         let page = core.catalog.stuck_files(&Scope::All, (overdue_at, now), after, PAGE_FILES).await?;
         let Some(last) = page.last() else { break };
@@ -57,15 +57,16 @@ pub async fn run(core: &Core, lease: &SweepLease) -> Result<Outcome, VerbError> 
             outcome.predict(&page, core.plan.stuck_retries_max);
             continue;
         }
-        let unsound: Vec<FileId> = recovery::recoverable(&page).collect();
-        for some in unsound.chunks(BATCH_FILES) {
-            if !lease.goes_on(core) {
+        let files: Vec<FileId> = recovery::recoverable(&page).collect();
+        for some in files.chunks(BATCH_FILES) {
+            if !lease.should_continue(core) {
                 break 'pages;
             }
-            let became =
-                recovery::recover(core, &lease.catalog, some.to_vec(), RecoveryTrigger::Overdue, NAME).await?;
-            outcome.errors += became.failed.len() as u64;
-            became.done.iter().for_each(|(_, recovered)| outcome.add(recovered));
+            let outcomes =
+                recovery::recover(core, &lease.catalog, some.to_vec(), RecoveryTrigger::Overdue, NAME)
+                    .await?;
+            outcome.errors += outcomes.failed.len() as u64;
+            outcomes.done.iter().for_each(|(_, recovered)| outcome.add(recovered));
         }
     }
     metric::stuck_detection_took(core.clock.now() - overdue_at);
@@ -94,7 +95,7 @@ impl Outcome {
         }
     }
 
-    /// What would become of them. How many workers did not come back is seen under the locks only.
+    /// Predicts the outcomes for a dry run. It does not count lost workers, because that needs the row locks.
     fn predict(&mut self, page: &[StuckFile], retries_max: u32) {
         for file in page.iter().filter(|file| file.fault.is_some()) {
             match file.retry_count < retries_max {

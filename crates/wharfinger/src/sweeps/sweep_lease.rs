@@ -1,5 +1,5 @@
-//! The right to run a scheduled sweep. Its row in the catalog holds the next time, a lease and a fence: of many
-//! processes one claims it when it is due, and whoever loses the lease writes nothing more.
+//! The lease of a sweep. The sweep's row in the catalog holds the time of the next run, a lease and a fencing number. Only one
+//! process can claim it when it is due. A process that lost its lease can write nothing more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -8,30 +8,30 @@ use tokio_util::sync::CancellationToken;
 use wharfinger_catalog::{Catalog, Dialect, Fence};
 use wharfinger_lifecycle::id::FileId;
 
-use super::ByHand;
+use super::ManualRun;
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::uploads::Uploads;
-use crate::uploads::check::{CheckOutcome, ExpiryRule, check_many, foresee, may_only_reclaim};
+use crate::uploads::check::{CheckOutcome, ExpiryRule, check_many, predict, reclaims_without_store_check};
 
-/// How long a process that died keeps the others from its sweep.
+/// How long a sweep of a dead process is blocked for others.
 pub const LEASE_MS: i64 = 30_000;
 const EXTEND_EVERY_MS: i64 = LEASE_MS / 3;
-/// At one item for so long, a sweep is taken to hang.
+/// A sweep without progress for this long releases its lease.
 const HUNG_AFTER_MS: i64 = 1_800_000;
 
 /// The lease of a sweep, and the catalog to write to while it runs.
 pub struct SweepLease {
     pub catalog: Catalog,
-    /// When it last got something done, and how much so far.
+    /// When the last item was started, and the number of items so far.
     progress_at: AtomicI64,
     items: Arc<AtomicU64>,
     is_dry_run: bool,
-    /// Cancelled when nothing new is to be begun.
+    /// Cancelled when no new item is to be started.
     stop: CancellationToken,
 }
 
-/// How many files are ended in one transaction. On SQLite all who write wait for it: fewer of them, more often.
+/// How many files are changed in one transaction. Fewer on SQLite, because all other writers wait for it.
 pub(super) fn page_files(core: &Core) -> usize {
     match core.catalog.dialect() {
         Dialect::Sqlite => 50,
@@ -40,8 +40,9 @@ pub(super) fn page_files(core: &Core) -> usize {
 }
 
 impl SweepLease {
-    /// Outside the schedule and beside the process that holds the lease: for what is fenced row by row, or asked for by a person.
-    pub fn by_hand(core: &Core) -> SweepLease {
+    /// Runs without the lease, possibly beside the process that holds it. Only the versions and leases of the changed rows
+    /// protect its writes.
+    pub fn unleased(core: &Core) -> SweepLease {
         SweepLease {
             catalog: core.catalog.clone(),
             progress_at: AtomicI64::new(core.clock.now()),
@@ -51,38 +52,38 @@ impl SweepLease {
         }
     }
 
-    pub fn under(core: &Core, fence: Fence) -> SweepLease {
-        SweepLease { catalog: core.catalog.fenced(fence), ..SweepLease::by_hand(core) }
+    pub fn with_fence(core: &Core, fence: Fence) -> SweepLease {
+        SweepLease { catalog: core.catalog.fenced(fence), ..SweepLease::unleased(core) }
     }
 
-    /// To find everything and change nothing: what would write is refused.
-    pub fn dry(core: &Core) -> SweepLease {
-        SweepLease { catalog: core.catalog.read_only(), is_dry_run: true, ..SweepLease::by_hand(core) }
+    /// For a dry run. The catalog rejects all writes.
+    pub fn dry_run(core: &Core) -> SweepLease {
+        SweepLease { catalog: core.catalog.read_only(), is_dry_run: true, ..SweepLease::unleased(core) }
     }
 
     pub fn is_dry_run(&self) -> bool {
         self.is_dry_run
     }
 
-    /// The same, ending after the item that is under way.
-    pub fn until(self, stop: &CancellationToken) -> SweepLease {
+    /// The same, ending after the current item when `stop` is cancelled.
+    pub fn with_stop(self, stop: &CancellationToken) -> SweepLease {
         SweepLease { stop: stop.clone(), ..self }
     }
 
-    /// The same, as a person wants it to be watched and ended.
-    pub(super) fn of(self, by_hand: &ByHand) -> SweepLease {
-        SweepLease { items: by_hand.items.clone(), ..self.until(&by_hand.stop) }
+    /// The same, with the counter and the stop token of a manual run.
+    pub(super) fn for_manual_run(self, manual: &ManualRun) -> SweepLease {
+        SweepLease { items: manual.items.clone(), ..self.with_stop(&manual.stop) }
     }
 
-    /// Asked before each item: false if the sweep is to end here. One that hangs at an item does not come to ask, and
-    /// does not keep its lease for ever.
-    pub(super) fn goes_on(&self, core: &Core) -> bool {
+    /// Must be called before each item; false if the sweep should end. Each call counts as progress, so a sweep that hangs at
+    /// one item loses its lease.
+    pub(super) fn should_continue(&self, core: &Core) -> bool {
         self.progress_at.store(core.clock.now(), Ordering::Relaxed);
         self.items.fetch_add(1, Ordering::Relaxed);
-        !self.is_cut_short()
+        !self.is_stopped()
     }
 
-    /// Checks files whose time has come, each with its own outcome; a dry run only foresees it.
+    /// Checks files and returns an outcome for each. A dry run only predicts the outcomes.
     pub(super) async fn check_files(
         &self,
         uploads: &Uploads,
@@ -92,41 +93,42 @@ impl SweepLease {
     ) -> Result<Vec<(FileId, Result<CheckOutcome, VerbError>)>, VerbError> {
         let core = &uploads.core;
         let mut all = Vec::with_capacity(ids.len());
-        // What takes questions to the store is done one by one, and progress is shown after each.
-        let together = if !self.is_dry_run && may_only_reclaim(core) { ids.len().max(1) } else { 1 };
+        // If each check needs calls to the store, files are checked one by one, so that each counts as progress.
+        let together =
+            if !self.is_dry_run && reclaims_without_store_check(core) { ids.len().max(1) } else { 1 };
         for some in ids.chunks(together) {
-            if !self.goes_on(core) {
+            if !self.should_continue(core) {
                 break;
             }
             self.items.fetch_add(some.len() as u64 - 1, Ordering::Relaxed);
             match self.is_dry_run {
                 false => all.extend(Box::pin(check_many(uploads, &self.catalog, some, actor, rule)).await?),
-                true => all.push((some[0], foresee(core, some[0], rule).await)),
+                true => all.push((some[0], predict(core, some[0], rule).await)),
             }
         }
         Ok(all)
     }
 
-    pub(super) fn is_cut_short(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.stop.is_cancelled()
     }
 
-    /// Extends the lease while the sweep gets on; ends when it is lost or the sweep hangs.
-    pub(super) async fn keep(&self, core: &Core, name: &'static str) -> VerbError {
+    /// Extends the lease while the sweep makes progress. Returns when the lease is lost or the sweep hangs.
+    pub(super) async fn extend_until_lost(&self, core: &Core, name: &'static str) -> VerbError {
         loop {
             let now = core.clock.now();
             core.clock.sleep_until(now.saturating_add(EXTEND_EVERY_MS)).await;
             let now = core.clock.now();
             if now - self.progress_at.load(Ordering::Relaxed) > HUNG_AFTER_MS {
                 tracing::error!(job = name, "no progress for 30 min, releasing the lease");
-                return VerbError::Unavailable("the sweep hung at one item".into());
+                return VerbError::Unavailable("the sweep made no progress for 30 min".into());
             }
             match self.catalog.extend_sweep(now.saturating_add(LEASE_MS)).await.map_err(VerbError::from) {
                 Ok(()) => {}
                 Err(VerbError::TakenOver) => return VerbError::TakenOver,
-                // The catalog may be back before the lease is over; if not, the fence holds.
+                // The catalog may answer again before the lease expires. If not, the fence blocks further writes.
                 Err(error) => {
-                    tracing::warn!(job = name, error = ?error, "a sweep's lease could not be extended")
+                    tracing::warn!(job = name, error = %error.with_cause(), "cannot extend the lease of a sweep")
                 }
             }
         }

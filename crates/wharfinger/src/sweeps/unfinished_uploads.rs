@@ -1,5 +1,5 @@
-//! Fault: an upload in parts that no waiting file knows of, because a crash came between beginning it and writing
-//! its id down, or its file was confirmed or ended without it. Its parts cost storage and nobody sees them.
+//! Fault: a multipart upload in the store that belongs to no registered file. A crash happened before its id was stored, or its
+//! file was confirmed or ended without it. Its parts cost storage and are in no listing of objects.
 
 use futures::StreamExt as _;
 use wharfinger_catalog::AbortedUpload;
@@ -17,23 +17,23 @@ use crate::telemetry::metric;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) found: u64,
-    pub(super) ended: u64,
-    /// Those of which it is not known whether they are wanted, or that could not be ended.
+    pub(super) aborted: u64,
+    /// Uploads that could not be checked or aborted.
     pub(super) failed: u64,
-    /// Those of others.
+    /// Uploads of other programs.
     pub(super) foreign: u64,
 }
 
 enum Verdict {
     Wanted,
     Foreign,
-    /// Its file, if there is one.
+    /// With its file, if there is one.
     Unwanted(Option<File>),
 }
 
-/// Ends all of them. Asked only where the store is surely ours: a catalog that was restored does not know what is
-/// alive. Uploads of others, by their key or because they are older than our mark, are left alone.
-pub(super) async fn end_all(
+/// Aborts all unwanted uploads. Only called if the store certainly belongs to this catalog, because a restored catalog does not
+/// know newer uploads. Foreign uploads (by their key, or older than our marker) are not aborted.
+pub(super) async fn abort_all(
     core: &Core,
     lease: &SweepLease,
     marked_at: UnixMs,
@@ -43,11 +43,11 @@ pub(super) async fn end_all(
     let mut uploads = parts.list_unfinished(UPLOADS);
     while let Some(upload) = uploads.next().await {
         let upload = upload?;
-        if !lease.goes_on(core) {
+        if !lease.should_continue(core) {
             return Ok(outcome);
         }
         let Ok(key) = ObjectKey::from_listing(&upload.key) else { continue };
-        let file = match judge(core, &key, &upload, marked_at).await {
+        let file = match classify(core, &key, &upload, marked_at).await {
             Ok(Verdict::Wanted) => continue,
             Ok(Verdict::Foreign) => {
                 outcome.foreign += 1;
@@ -68,33 +68,33 @@ pub(super) async fn end_all(
         }
         match parts.abort(&key, &upload.upload_id).await {
             Ok(()) => {
-                outcome.ended += 1;
+                outcome.aborted += 1;
                 metric::orphans_deleted(1);
                 let aborted = AbortedUpload { key, file: file.as_ref().map(|file| file.id) };
                 lease.catalog.log_aborted_upload(aborted, core.clock.now()).await?;
             }
             Err(error) => {
                 outcome.failed += 1;
-                tracing::warn!(error = %error, "an unfinished upload could not be ended");
+                tracing::warn!(error = %error, "cannot abort an unfinished upload");
             }
         }
     }
     Ok(outcome)
 }
 
-async fn judge(
+async fn classify(
     core: &Core,
     key: &ObjectKey,
     upload: &UnfinishedUpload,
     marked_at: UnixMs,
 ) -> Result<Verdict, VerbError> {
-    // What is young may be about to be written down.
+    // The id of a young upload may not be stored yet.
     let grace_ms = core.settings.sweeps.orphan_grace_ms;
     if upload.started_at.is_some_and(|at| core.blobs.now() < at.saturating_add(grace_ms)) {
         return Ok(Verdict::Wanted);
     }
     if !core.catalog.has_object(key).await? {
-        // Without a row, only its name and its age can say that it is ours.
+        // Without a row, only its key and its age show that it is ours.
         let is_ours =
             ObjectKey::has_own_format(key.as_str()) && upload.started_at.is_some_and(|at| at >= marked_at);
         return Ok(if is_ours { Verdict::Unwanted(None) } else { Verdict::Foreign });
@@ -106,13 +106,13 @@ async fn judge(
     match file {
         Some(file) if file.status == Status::Registered => {
             let known = core.catalog.upload_id(key).await?;
-            // Without a time of its own it may be about to be written down.
+            // If the store reports no start time, its id may not be stored yet.
             match known.as_deref() == Some(upload.upload_id.as_str()) || upload.started_at.is_none() {
                 true => Ok(Verdict::Wanted),
                 false => Ok(Verdict::Unwanted(Some(file))),
             }
         }
-        // A cleanup is under way or has been; only what has no cleanup is ours to end.
+        // The file has ended or is confirmed, so this upload is not needed.
         file => Ok(Verdict::Unwanted(file)),
     }
 }

@@ -1,5 +1,5 @@
-//! Fault: a row whose next look is overdue, because its delayed check was lost or never written. The net under
-//! the delayed checks; also what forgets used-up keys, old notices and tombstones, and uploads that crashed.
+//! Fault: a file whose next check is overdue, because its delayed check was lost. This sweep also removes expired idempotency
+//! keys, old notifications and other old rows, and cleans up crashed uploads.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -17,9 +17,9 @@ use crate::uploads::receive;
 pub const NAME: &str = "upload-window";
 
 const KEYS_PER_STEP: usize = 1_000;
-const NOTICES_PER_STEP: usize = 1_000;
-/// How long owners can read what they were told.
-const NOTICES_KEPT_MS: i64 = 90 * 86_400_000;
+const NOTIFICATIONS_PER_STEP: usize = 1_000;
+/// How long notifications are kept.
+const NOTIFICATIONS_KEPT_MS: i64 = 90 * 86_400_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = UploadWindowResult)]
@@ -30,7 +30,7 @@ pub struct Outcome {
     pub reclaimed: u64,
     #[schema(example = 0)]
     pub rescued: u64,
-    /// Files that could not be looked at.
+    /// Files that could not be checked.
     #[schema(example = 0)]
     pub errors: u64,
 }
@@ -40,13 +40,13 @@ pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbE
     if lease.is_dry_run() {
         return check_all_due(uploads, lease).await;
     }
-    // Before tombstones are forgotten: they say where the objects of crashed uploads are.
-    if let Err(error) = receive::clear_left_behind(core).await {
-        tracing::warn!(job = NAME, error = %error.with_cause(), "cannot clear crashed uploads");
+    // Before tombstones are removed: they say where the objects of crashed uploads are.
+    if let Err(error) = receive::clean_up_crashed_uploads(core).await {
+        tracing::warn!(job = NAME, error = %error.with_cause(), "cannot clean up crashed uploads");
     }
     let outcome = check_all_due(uploads, lease).await?;
-    forget_keys(core, lease).await;
-    forget_notices(core, lease).await;
+    purge_keys(core, lease).await;
+    purge_notifications(core, lease).await;
     purge_outcomes(core, lease).await;
     retention::remove_expired(core, lease).await;
     Ok(outcome)
@@ -73,32 +73,32 @@ async fn check_due(
         let due = core.catalog.files_to_check(status, now, after, page_files(core)).await?;
         let Some(last) = due.last() else { return Ok(()) };
         after = Some(*last);
-        if lease.is_cut_short() {
+        if lease.is_stopped() {
             return Ok(());
         }
         let ids: Vec<FileId> = due.iter().map(|(_, id)| *id).collect();
-        for (id, looked) in lease.check_files(uploads, &ids, NAME, ExpiryRule::Due).await? {
+        for (id, checked) in lease.check_files(uploads, &ids, NAME, ExpiryRule::Due).await? {
             outcome.checked += 1;
-            match looked {
+            match checked {
                 Ok(CheckOutcome::Reclaimed) => outcome.reclaimed += 1,
                 Ok(CheckOutcome::Rescued) => outcome.rescued += 1,
                 Ok(_) => {}
                 Err(error) => {
                     outcome.errors += 1;
-                    tracing::warn!(job = NAME, fileId = %id, error = %error.with_cause(), "a file could not be looked at");
+                    tracing::warn!(job = NAME, fileId = %id, error = %error.with_cause(), "cannot check a file");
                 }
             }
         }
     }
 }
 
-async fn forget_keys(core: &Core, lease: &SweepLease) {
-    while lease.goes_on(core) {
+async fn purge_keys(core: &Core, lease: &SweepLease) {
+    while lease.should_continue(core) {
         match lease.catalog.purge_expired_keys(core.clock.now(), KEYS_PER_STEP).await {
-            Ok(gone) if gone as usize == KEYS_PER_STEP => {}
+            Ok(removed) if removed as usize == KEYS_PER_STEP => {}
             Ok(_) => return,
             Err(error) => {
-                tracing::warn!(job = NAME, error = %error, "used-up keys could not be forgotten");
+                tracing::warn!(job = NAME, error = %error, "cannot remove expired idempotency keys");
                 return;
             }
         }
@@ -107,18 +107,18 @@ async fn forget_keys(core: &Core, lease: &SweepLease) {
 
 async fn purge_outcomes(core: &Core, lease: &SweepLease) {
     if let Err(error) = lease.catalog.purge_outcomes(core.clock.now()).await {
-        tracing::warn!(job = NAME, error = %error, "old outcomes could not be forgotten");
+        tracing::warn!(job = NAME, error = %error, "cannot remove old outcomes");
     }
 }
 
-async fn forget_notices(core: &Core, lease: &SweepLease) {
-    while lease.goes_on(core) {
-        let before = core.clock.now().saturating_sub(NOTICES_KEPT_MS);
-        match lease.catalog.purge_notifications(before, NOTICES_PER_STEP).await {
-            Ok(gone) if gone as usize == NOTICES_PER_STEP => {}
+async fn purge_notifications(core: &Core, lease: &SweepLease) {
+    while lease.should_continue(core) {
+        let before = core.clock.now().saturating_sub(NOTIFICATIONS_KEPT_MS);
+        match lease.catalog.purge_notifications(before, NOTIFICATIONS_PER_STEP).await {
+            Ok(removed) if removed as usize == NOTIFICATIONS_PER_STEP => {}
             Ok(_) => return,
             Err(error) => {
-                tracing::warn!(job = NAME, error = %error, "old notices could not be forgotten");
+                tracing::warn!(job = NAME, error = %error, "cannot remove old notifications");
                 return;
             }
         }

@@ -248,7 +248,7 @@ fn least_bytes(min_rate_bytes: u64, elapsed: Duration) -> u64 {
 
 /// Removes temporary files of uploads that crashed, and decides about objects whose upload crashed before the row was read
 /// again.
-pub async fn clear_left_behind(core: &Core) -> Result<u64, VerbError> {
+pub async fn clean_up_crashed_uploads(core: &Core) -> Result<u64, VerbError> {
     let mut cleared = 0;
     let Some(disk) = &core.disk else { return Ok(cleared) };
     cleared += disk.remove_temporary_files(TEMPORARY_AFTER).await?;
@@ -271,7 +271,7 @@ async fn clear_one(core: &Core, disk: &DiskStore, left: LeftoverUpload) -> Resul
         return Err(VerbError::Internal("an uploaded object has no row in the catalog".into()));
     }
     let keep = file.as_ref().is_some_and(|file| file.ended.is_none());
-    Ok(disk.clear(left, file.as_ref().map(|file| &file.key), keep).await?)
+    Ok(disk.clean_up(left, file.as_ref().map(|file| &file.key), keep).await?)
 }
 
 async fn row_of(core: &Core, key: &ObjectKey) -> Result<Option<File>, VerbError> {

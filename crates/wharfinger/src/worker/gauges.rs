@@ -1,4 +1,4 @@
-//! Gauges: numbers that are read when somebody asks for the metrics, from the catalog and from the parts of this process.
+//! Gauges that are computed when the metrics are scraped, from the catalog and from this process.
 
 use std::time::{Duration, Instant};
 
@@ -15,14 +15,13 @@ use crate::notify::disabled_since;
 use crate::sweeps::Sweep;
 use crate::telemetry::metric;
 
-/// A count that took longer than this is not made at every scrape.
-const COUNT_WORTH_KEEPING: Duration = Duration::from_millis(50);
-/// It is made again after so many times what it took.
-const COUNTS_PAUSE: u32 = 200;
+/// A count that takes longer than this is not repeated at every scrape.
+const SLOW_COUNT: Duration = Duration::from_millis(50);
+/// A slow count is repeated after its duration times this.
+const SLOW_COUNT_PAUSE: u32 = 200;
 
-/// Reads them from the catalog and from this process, when somebody asks for the metrics.
 pub async fn refresh(app: &App) -> Result<(), CatalogError> {
-    // First: they need nobody's answer.
+    // First: these need no database.
     if let Some(ingest) = app.ingest.get() {
         spool(ingest, app.core.clock.now());
     }
@@ -51,7 +50,7 @@ pub async fn refresh(app: &App) -> Result<(), CatalogError> {
         let since = disabled_since(&app.core.catalog, webhook.endpoint()).await?;
         metric::webhook_disabled(since.is_some());
     }
-    // Another process may have been the one to run it.
+    // From the catalog, because another process may have run the sweep.
     for sweep in app.core.catalog.sweeps().await? {
         let Some(known) = Sweep::named(&sweep.name) else { continue };
         if let Some(at) = sweep.last_success_at {
@@ -69,7 +68,7 @@ pub async fn refresh(app: &App) -> Result<(), CatalogError> {
     Ok(())
 }
 
-/// A number that took long to count is good for some time.
+/// Slow counts are not repeated at every scrape.
 async fn count_findings(app: &App) -> Result<(), CatalogError> {
     let count_at = || app.count_findings_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let started = Instant::now();
@@ -83,8 +82,8 @@ async fn count_findings(app: &App) -> Result<(), CatalogError> {
     let missing = app.core.catalog.missing_blobs(&Scope::All, 0).await?;
     gauge!("missing_blobs").set(missing.count as f64);
     let took = started.elapsed();
-    if took > COUNT_WORTH_KEEPING {
-        *count_at() = started + took * COUNTS_PAUSE;
+    if took > SLOW_COUNT {
+        *count_at() = started + took * SLOW_COUNT_PAUSE;
     }
     Ok(())
 }
@@ -106,14 +105,14 @@ fn sweep_state(sweep: &'static str, is_running: bool, has_failed: bool) {
     gauge!("sweep_last_run_failed", "sweep" => sweep).set(f64::from(u8::from(has_failed)));
 }
 
-/// What the last run said of itself, whichever process it was in.
+/// Gauges from the result of the last run, in whichever process it was.
 fn last_run(sweep: Sweep, state: &SweepState) {
     let result = state.last_result.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
-    let said = |field: &str| result.as_ref().and_then(|result| result[field].as_u64());
+    let field = |field: &str| result.as_ref().and_then(|result| result[field].as_u64());
     match sweep {
-        Sweep::QuotaSync => said("driftBytes").into_iter().for_each(metric::quota_drift),
+        Sweep::QuotaSync => field("driftBytes").into_iter().for_each(metric::quota_drift),
         Sweep::OrphanCleanup => {
-            said("executionTime")
+            field("executionTime")
                 .and_then(|ms| i64::try_from(ms).ok())
                 .into_iter()
                 .for_each(metric::cleanup_took);

@@ -1,5 +1,5 @@
-//! What runs all the time: each loop sleeps until something is due, and no longer. Told to stop, it finishes the item
-//! it is at and begins no other.
+//! The background loops. Each loop sleeps until something is due. On stop, it finishes its current item and starts no
+//! other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,21 +22,21 @@ use crate::store::{self, StoreState};
 use crate::sweeps::{self, Sweep, SweepLease};
 use crate::uploads::init::CHECK_QUEUE;
 
-/// Another process may have enqueued something earlier than what we know of.
+/// Upper limits for each sleep, because another process may have enqueued something earlier.
 const CHECK_PAUSE_MS_MAX: i64 = 5_000;
 const REAPER_PAUSE_MS_MAX: i64 = 5_000;
 const NOTICE_PAUSE_MS_MAX: i64 = 5_000;
 const ARCHIVE_PAUSE_MS_MAX: i64 = 5_000;
-/// After an error of the catalog.
+/// After a failed catalog call.
 const ERROR_PAUSE_MS: i64 = 1_000;
 const CLOCK_PAUSE_MS: i64 = 60_000;
-/// How long Redis stays away at least once it was lost.
+/// How often a Redis that does not answer is tried again.
 const REDIS_PAUSE: Duration = Duration::from_secs(1);
-/// How often the broker is asked whether it is there.
+/// How often the connection to the broker is checked.
 const BROKER_PAUSE: Duration = Duration::from_secs(10);
 const RELAY_PAUSE: Duration = Duration::from_secs(2);
-const REAPER_GATHERS: Duration = Duration::from_millis(50);
-const ARCHIVE_GATHERS: Duration = Duration::from_millis(100);
+const REAPER_BATCH_WAIT: Duration = Duration::from_millis(50);
+const ARCHIVE_BATCH_WAIT: Duration = Duration::from_millis(100);
 const METRICS_PAUSE: Duration = Duration::from_secs(5);
 const ISSUER_PAUSE_MS: i64 = 5 * 60_000;
 const COUNTER_PAUSE_MS: i64 = 3_600_000;
@@ -47,7 +47,7 @@ pub(super) async fn delayed_checks(app: Arc<App>, stop: CancellationToken) {
         let due_at = match run_overdue_checks(&app, &stop).await {
             Ok(due_at) => due_at,
             Err(error) => {
-                tracing::warn!(job = CHECK_QUEUE, error = ?error, "checks could not be run");
+                tracing::warn!(job = CHECK_QUEUE, error = %error.with_cause(), "cannot run delayed checks");
                 Some(app.core.clock.now() + ERROR_PAUSE_MS)
             }
         };
@@ -61,26 +61,26 @@ pub(super) async fn delayed_checks(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Leaves the broker its time to bring a check, and runs what it did not bring. Answers when to look again.
+/// Runs the checks that the broker did not deliver in time. Returns when to look again.
 async fn run_overdue_checks(app: &App, stop: &CancellationToken) -> Result<Option<UnixMs>, VerbError> {
-    checks::take_back(&app.core).await?;
-    let slack_ms = app.broker.as_ref().map_or(0, Broker::slack_ms);
+    checks::end_expired_leases(&app.core).await?;
+    let grace_ms = app.broker.as_ref().map_or(0, Broker::delivery_grace_ms);
     let next = async || app.core.catalog.next_job_at(&[CHECK_QUEUE]).await;
-    if next().await?.is_some_and(|at| at + slack_ms <= app.core.clock.now()) {
+    if next().await?.is_some_and(|at| at + grace_ms <= app.core.clock.now()) {
         checks::run_due(&app.uploads, stop).await?;
     }
-    Ok(next().await?.map(|at| at + slack_ms))
+    Ok(next().await?.map(|at| at + grace_ms))
 }
 
-/// Publishes delayed checks, and knows whether the broker is there.
+/// Publishes delayed checks, and keeps track of whether the broker answers.
 pub(super) async fn checks_to_broker(app: Arc<App>, stop: CancellationToken) {
     let Some(broker) = &app.broker else { return stop.cancelled().await };
     while !stop.is_cancelled() {
-        broker.look_after().await;
-        let next_look = tokio::time::Instant::now() + BROKER_PAUSE;
-        while !stop.is_cancelled() && tokio::time::Instant::now() < next_look {
+        broker.check_connection().await;
+        let next_check = tokio::time::Instant::now() + BROKER_PAUSE;
+        while !stop.is_cancelled() && tokio::time::Instant::now() < next_check {
             if let Err(error) = messages::relay(&app.core, broker).await {
-                tracing::warn!(job = "checks to broker", error = %error, "checks could not be published");
+                tracing::warn!(job = "checks to broker", error = %error, "cannot publish delayed checks");
             }
             tokio::select! {
                 () = tokio::time::sleep(RELAY_PAUSE) => {}
@@ -97,18 +97,18 @@ pub(super) async fn checks_from_broker(app: Arc<App>, stop: CancellationToken) {
 }
 
 /// Wakes the reapers of other processes.
-pub(super) async fn wakes_to_others(app: Arc<App>, stop: CancellationToken) {
+pub(super) async fn wakeups_to_others(app: Arc<App>, stop: CancellationToken) {
     let Some(broker) = &app.broker else { return stop.cancelled().await };
     while stop.run_until_cancelled(app.core.wakeups.other_processes.notified()).await.is_some() {
-        // Who does not hear of it looks by itself, a little later.
+        // A lost wake-up costs a little time: every reaper also polls.
         let _ = broker.rabbit.wake(messages::CLEANUPS).await;
-        tokio::time::sleep(messages::WAKE_GATHERS).await;
+        tokio::time::sleep(messages::WAKE_PAUSE).await;
     }
 }
 
-pub(super) async fn wakes_from_others(app: Arc<App>, stop: CancellationToken) {
+pub(super) async fn wakeups_from_others(app: Arc<App>, stop: CancellationToken) {
     let Some(broker) = &app.broker else { return stop.cancelled().await };
-    let mut wakes = broker.rabbit.wakes();
+    let mut wakes = broker.rabbit.wakeups();
     while let Some(topic) = stop.run_until_cancelled(wakes.next()).await {
         if topic == messages::CLEANUPS {
             app.core.wakeups.cleanup.notify_one();
@@ -116,7 +116,7 @@ pub(super) async fn wakes_from_others(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Deletes bytes as soon as it is woken, and whatever else falls due.
+/// Runs the pending cleanups when they are due, or when it is woken.
 pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() {
         let now = app.core.clock.now();
@@ -125,19 +125,19 @@ pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
             Err(_) => Some(now + ERROR_PAUSE_MS),
         };
         if due_at.is_some_and(|at| at <= now)
-            && let Ok(report) = sweeps::run(
+            && let Ok(report) = sweeps::run_unleased(
                 &app.uploads,
                 Sweep::PendingCleanups,
-                &SweepLease::by_hand(&app.core).until(&stop),
+                &SweepLease::unleased(&app.core).with_stop(&stop),
             )
             .await
             && !report.is_quiet()
         {
-            // Deletes come in showers: one batch for many of them instead of many of one.
-            tokio::time::sleep(REAPER_GATHERS).await;
+            // Deletes come in bursts: wait a moment, so that one batch takes many of them.
+            tokio::time::sleep(REAPER_BATCH_WAIT).await;
             continue;
         }
-        // What is due and was not taken is under another's lease, or the catalog is away.
+        // A cleanup that is due but was not claimed is leased by another process, or the catalog does not answer.
         let at = due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + REAPER_PAUSE_MS_MAX);
         tokio::select! {
             () = app.core.clock.sleep_until(at) => {}
@@ -147,10 +147,11 @@ pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Whoever of the sweepers comes first runs it; the others look again when it is due next, or its lease is over.
+/// Runs one sweep on its schedule. Of several sweepers, the first to claim the lease runs it. The others check again at
+/// the next scheduled time, or when the lease ends.
 pub(super) async fn scheduled(app: Arc<App>, stop: CancellationToken, sweep: Sweep) {
-    if let Err(error) = sweeps::follow_schedule(&app.core, sweep).await {
-        tracing::warn!(job = sweep.name(), error = %error, "a denser schedule holds from the next run on");
+    if let Err(error) = sweeps::apply_schedule(&app.core, sweep).await {
+        tracing::warn!(job = sweep.name(), error = %error, "cannot apply a denser schedule now: it starts after the next run");
     }
     while !stop.is_cancelled() {
         let looked = sweeps::run_if_due(&app.uploads, sweep, &stop).await;
@@ -158,13 +159,13 @@ pub(super) async fn scheduled(app: Arc<App>, stop: CancellationToken, sweep: Swe
     }
 }
 
-/// Tells Redis what was refunded, and looks after it while it is away.
+/// Delivers refunds to Redis, and checks whether a Redis that did not answer is back.
 pub(super) async fn refunds(app: Arc<App>, stop: CancellationToken) {
     let Some(owner) = &app.quota.redis_owner else { return stop.cancelled().await };
     while !stop.is_cancelled() {
-        owner.look_after().await;
+        owner.check_if_back().await;
         if let Err(error) = refunds::relay(&app.quota).await {
-            tracing::warn!(job = "refunds", error = %error, "refunds could not be told to Redis");
+            tracing::warn!(job = "refunds", error = %error, "cannot deliver refunds to Redis");
         }
         tokio::select! {
             () = tokio::time::sleep(REDIS_PAUSE) => {}
@@ -174,33 +175,33 @@ pub(super) async fn refunds(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Lets the database compare what was embedded before it could, or by a process that did not know.
+/// Copies vectors into pgvector's table: those that were made before it existed, or by an older process.
 pub(super) async fn vector_copies(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() && app.core.catalog.has_pgvector() {
         if let Err(error) = search::copy_vectors(&app.core, &stop).await {
-            tracing::warn!(job = "vector copies", error = ?error, "vectors could not be copied");
+            tracing::warn!(job = "vector copies", error = %error.with_cause(), "cannot copy vectors");
         }
         stop.run_until_cancelled(pause(&app, VECTOR_COPIES_PAUSE_MS)).await;
     }
     stop.cancelled().await;
 }
 
-/// Tells the webhook and Slack what owners were told.
+/// Sends notifications to the webhook and alerts to Slack.
 pub(super) async fn notices(app: Arc<App>, stop: CancellationToken) {
     if !app.notifier.is_needed() {
         return stop.cancelled().await;
     }
     while !stop.is_cancelled() {
-        let told = async {
+        let sent = async {
             notify::relay(&app.notifier, &stop).await?;
             notify::next_at(&app.notifier).await
         };
         let now = app.core.clock.now();
-        let due_at = told.await.unwrap_or_else(|error| {
-            tracing::warn!(job = "notices", error = %error, "notices could not be told");
+        let due_at = sent.await.unwrap_or_else(|error| {
+            tracing::warn!(job = "notices", error = %error, "cannot send notices");
             None
         });
-        // What is due and was not taken is another's for now, or waits for an earlier one.
+        // A line that is due but was not claimed is leased by another process, or waits for an earlier line.
         let at = due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + NOTICE_PAUSE_MS_MAX);
         tokio::select! {
             () = app.core.clock.sleep_until(at) => {}
@@ -210,8 +211,8 @@ pub(super) async fn notices(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Archives what happens to files. What other processes wrote down is found by looking, a little later. Where nothing more
-/// is to be archived, what waits already is.
+/// Archives file events. Lines that other processes wrote are found by polling. If `AUDIT_TO_INGEST` was switched off, the
+/// lines that still wait are archived, then the loop is idle.
 pub(super) async fn archive(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() {
         if !app.core.settings.ingest.archive
@@ -231,19 +232,19 @@ pub(super) async fn archive(app: Arc<App>, stop: CancellationToken) {
             app.core.catalog.next_outbox_at(Destination::Archive).await
         };
         let due_at = archived.await.unwrap_or_else(|error| {
-            tracing::warn!(job = "archive", error = %error, "events could not be archived");
+            tracing::warn!(job = "archive", error = %error, "cannot archive events");
             None
         });
         let now = app.core.clock.now();
-        // What is due and was not taken is another's for now, or there is nobody yet to take it.
+        // A line that is due but was not claimed is leased by another process, or ingest has not started yet.
         let at = due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + ARCHIVE_PAUSE_MS_MAX);
         tokio::select! {
             () = app.core.clock.sleep_until(at) => {}
             () = app.core.wakeups.archive.notified() => {}
             () = stop.cancelled() => {}
         }
-        // Events come in showers: many of them cost hardly more than one.
-        stop.run_until_cancelled(tokio::time::sleep(ARCHIVE_GATHERS)).await;
+        // Events come in bursts, and many of them cost hardly more than one.
+        stop.run_until_cancelled(tokio::time::sleep(ARCHIVE_BATCH_WAIT)).await;
     }
 }
 
@@ -267,13 +268,13 @@ pub(super) async fn settlements(app: Arc<App>, stop: CancellationToken) {
     while stop.run_until_cancelled(owner.settle_gathered()).await.is_some() {}
 }
 
-/// The store's mark and the catalog count together, so that a catalog from a backup is known for what it is. Who
-/// looks at uploads must know how they stand; sweepers count.
+/// Checks whether the store still belongs to this catalog. Sweepers also raise the counter in both: a catalog from a
+/// backup is recognized by its lower counter.
 pub(super) async fn store_mark(app: Arc<App>, stop: CancellationToken) {
     while stop.run_until_cancelled(pause(&app, COUNTER_PAUSE_MS)).await.is_some() {
-        let state = match store::check(&app.core.catalog, &app.core.place()).await {
+        let state = match store::check(&app.core.catalog, &app.core.store_ref()).await {
             Ok(StoreState::Ours) if app.roles.has(ProcessRole::Sweeper) => {
-                store::count_on(&app.core.catalog, &app.core.place()).await
+                store::raise_counter(&app.core.catalog, &app.core.store_ref()).await
             }
             other => other,
         };
@@ -282,20 +283,22 @@ pub(super) async fn store_mark(app: Arc<App>, stop: CancellationToken) {
         }
         match state {
             Ok(StoreState::Ours) => {}
-            Ok(other) => tracing::error!(state = ?other, "the store and the catalog do not agree"),
-            Err(error) => tracing::warn!(error = %error, "the store's mark could not be read or written"),
+            Ok(other) => {
+                tracing::error!(state = other.as_str(), "the store and the catalog do not belong together")
+            }
+            Err(error) => tracing::warn!(error = %error, "cannot read or write the mark of the store"),
         }
     }
 }
 
-/// Histograms keep every sample until somebody reads them; nobody may be asking.
+/// The recorder keeps every histogram sample until it is drained. Without a scraper only this drains it.
 pub(super) async fn metrics_upkeep(_app: Arc<App>, stop: CancellationToken) {
     while stop.run_until_cancelled(tokio::time::sleep(METRICS_PAUSE)).await.is_some() {
         crate::telemetry::prometheus().run_upkeep();
     }
 }
 
-/// Keys that the issuer withdrew are not trusted for long.
+/// Reads the issuer's keys again, so that withdrawn keys stop working.
 pub(super) async fn issuer_keys(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() {
         app.tokens.refresh(app.core.clock.now()).await;
@@ -303,8 +306,8 @@ pub(super) async fn issuer_keys(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Follows the database server's clock, so that all processes compare deadlines with one.
-pub(super) async fn clock_keeping(app: Arc<App>, stop: CancellationToken) {
+/// Follows the database server's clock, so that all processes compare deadlines with the same clock.
+pub(super) async fn follow_clock(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() {
         follow_server_clock(&app).await;
         stop.run_until_cancelled(pause(&app, CLOCK_PAUSE_MS)).await;
@@ -320,6 +323,6 @@ pub(super) async fn follow_server_clock(app: &App) {
     match app.core.catalog.server_time().await {
         Ok(Some(server_now)) => app.core.clock.follow(server_now, before),
         Ok(None) => {}
-        Err(error) => tracing::warn!(error = %error, "the database server's clock could not be read"),
+        Err(error) => tracing::warn!(error = %error, "cannot read the clock of the database server"),
     }
 }

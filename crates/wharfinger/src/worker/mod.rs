@@ -17,12 +17,12 @@ use crate::pipeline;
 use crate::quota;
 use crate::sweeps::{self, Sweep, SweepLease};
 
-/// Does everything that is due now, until nothing is: what the loops do over time, in one go.
+/// Runs everything that is due now, once: what the loops do over time. For tests.
 pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
     let (core, uploads) = (&app.core, &app.uploads);
     let stop = CancellationToken::new();
     if let Some(owner) = &app.quota.redis_owner {
-        owner.look_after().await;
+        owner.check_if_back().await;
         quota::refunds::relay(&app.quota).await?;
     }
     if let Some(broker) = &app.broker {
@@ -30,11 +30,11 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
     }
     Box::pin(checks::run_due(uploads, &stop)).await?;
     Box::pin(pipeline::run::run_due(&app.pipeline)).await?;
-    sweeps::run(uploads, Sweep::StuckFiles, &SweepLease::by_hand(core)).await?;
+    sweeps::run_unleased(uploads, Sweep::StuckFiles, &SweepLease::unleased(core)).await?;
     Box::pin(pipeline::run::run_due(&app.pipeline)).await?;
     pipeline::search::copy_vectors(core, &stop).await?;
     for sweep in [Sweep::BatchTimeout, Sweep::UploadWindow, Sweep::PendingCleanups] {
-        sweeps::run(uploads, sweep, &SweepLease::by_hand(core)).await?;
+        sweeps::run_unleased(uploads, sweep, &SweepLease::unleased(core)).await?;
     }
     quota::refunds::relay(&app.quota).await?;
     notify::relay(&app.notifier, &stop).await?;

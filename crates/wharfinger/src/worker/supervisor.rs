@@ -1,4 +1,4 @@
-//! The only spawner of background loops. One that panics is started again; told to stop, each finishes what it is at.
+//! Spawns the background loops. A loop that panics is restarted. On stop, each loop finishes its current item.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::pipeline;
 use crate::roles::ProcessRole::{self, Api, Ingest, Sweeper, Worker};
 use crate::sweeps::Sweep;
 
-/// Runs until the token says that nothing new is to be begun.
+/// Runs until the token is cancelled.
 type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
 
-/// Each with the roles that need it.
+/// Each loop with the roles that run it.
 const LOOPS: [(&str, &[ProcessRole], Loop); 19] = [
     ("delayed checks", &[Worker], |app, stop| Box::pin(loops::delayed_checks(app, stop))),
     ("pipeline", &[Worker], |app, stop| Box::pin(pipeline::run::work(app.pipeline.clone(), stop))),
@@ -27,30 +27,30 @@ const LOOPS: [(&str, &[ProcessRole], Loop); 19] = [
     ("settlements", &[Api], |app, stop| Box::pin(loops::settlements(app, stop))),
     ("checks to broker", &ProcessRole::ALL, |app, stop| Box::pin(loops::checks_to_broker(app, stop))),
     ("checks from broker", &[Worker], |app, stop| Box::pin(loops::checks_from_broker(app, stop))),
-    ("wakes to others", &ProcessRole::ALL, |app, stop| Box::pin(loops::wakes_to_others(app, stop))),
-    ("wakes from others", &[Worker], |app, stop| Box::pin(loops::wakes_from_others(app, stop))),
-    // Of the workers: they are the ones that reach out, and sending is work that more of them do faster.
+    ("wake-ups to others", &ProcessRole::ALL, |app, stop| Box::pin(loops::wakeups_to_others(app, stop))),
+    ("wake-ups from others", &[Worker], |app, stop| Box::pin(loops::wakeups_from_others(app, stop))),
+    // In workers: more of them send faster.
     ("notices", &[Worker], |app, stop| Box::pin(loops::notices(app, stop))),
     ("events to store", &[Ingest], |app, stop| Box::pin(loops::events_to_store(app, stop))),
     ("spool recovery", &[Ingest], |app, stop| Box::pin(loops::spool_recovery(app, stop))),
     ("spool age", &[Ingest], |app, stop| Box::pin(loops::spool_age(app, stop))),
     ("archive", &[Ingest], |app, stop| Box::pin(loops::archive(app, stop))),
-    ("clock", &ProcessRole::ALL, |app, stop| Box::pin(loops::clock_keeping(app, stop))),
+    ("clock", &ProcessRole::ALL, |app, stop| Box::pin(loops::follow_clock(app, stop))),
     ("store mark", &[Worker, Sweeper], |app, stop| Box::pin(loops::store_mark(app, stop))),
     ("metrics", &ProcessRole::ALL, |app, stop| Box::pin(loops::metrics_upkeep(app, stop))),
     ("issuer keys", &[Api, Ingest], |app, stop| Box::pin(loops::issuer_keys(app, stop))),
 ];
 
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
-/// What a loop is at gets this long to be finished.
+/// A loop gets this long to finish its current item.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub struct Supervisor {
-    /// Nothing new is begun.
+    /// Cancelled: loops start no new item.
     stop: CancellationToken,
-    /// What is under way is broken off.
-    cut: CancellationToken,
+    /// Cancelled: loops end in the middle of their item.
+    abort: CancellationToken,
     tasks: TaskTracker,
 }
 
@@ -76,20 +76,20 @@ impl Supervisor {
         name: &'static str,
         body: impl Fn(CancellationToken) -> BoxFuture<'static, ()> + Send + 'static,
     ) {
-        let (stop, cut) = (self.stop.clone(), self.cut.clone());
+        let (stop, abort) = (self.stop.clone(), self.abort.clone());
         self.tasks.spawn(async move {
-            cut.run_until_cancelled(keep_running(name, stop, body)).await;
+            abort.run_until_cancelled(keep_running(name, stop, body)).await;
         });
     }
 
-    /// Each loop finishes the item it is at and begins no other.
+    /// Each loop finishes its current item and starts no other.
     pub async fn stop(self) {
-        self.stop_or_cut(std::future::pending()).await;
+        self.stop_or_abort(std::future::pending()).await;
     }
 
-    /// The same, until `hurry` is through or it takes too long. Then a loop ends at its next await, which is safe at
-    /// every one of them: a crash there would be.
-    pub async fn stop_or_cut(self, hurry: impl Future<Output = ()>) {
+    /// The same, until `hurry` completes or `FINISH_TIMEOUT` is over. Then each loop ends at its next await. That is as
+    /// safe as a crash at that place.
+    pub async fn stop_or_abort(self, hurry: impl Future<Output = ()>) {
         self.stop.cancel();
         self.tasks.close();
         tokio::select! {
@@ -97,7 +97,7 @@ impl Supervisor {
             () = tokio::time::sleep(FINISH_TIMEOUT) => tracing::warn!("some loops did not finish in time"),
             () = hurry => {}
         }
-        self.cut.cancel();
+        self.abort.cancel();
         self.tasks.wait().await;
     }
 }
@@ -108,11 +108,11 @@ async fn keep_running(
     body: impl Fn(CancellationToken) -> BoxFuture<'static, ()>,
 ) {
     while !stop.is_cancelled() {
-        // A task of its own, so that a panic ends it and not us; dropped with us, it is aborted.
+        // In a separate task: a panic ends only that task. The JoinSet aborts it when this future is dropped.
         let mut attempt = tokio::task::JoinSet::new();
         attempt.spawn(body(stop.clone()));
         if let Some(Err(panicked)) = attempt.join_next().await {
-            tracing::error!(job = name, error = %panicked, "a background loop panicked and is started again");
+            tracing::error!(job = name, error = %panicked, "a background loop panicked and is restarted");
         }
         stop.run_until_cancelled(tokio::time::sleep(RESTART_PAUSE)).await;
     }
@@ -125,11 +125,11 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_that_panics_is_started_again() {
+    async fn a_loop_that_panics_is_restarted() {
         let runs = Arc::new(AtomicU32::new(0));
-        let again = runs.clone();
+        let counter = runs.clone();
         let body = move |stop: CancellationToken| -> BoxFuture<'static, ()> {
-            let runs = again.clone();
+            let runs = counter.clone();
             Box::pin(async move {
                 assert!(runs.fetch_add(1, Ordering::SeqCst) > 0, "the first run panics");
                 stop.cancel();
@@ -139,44 +139,44 @@ mod tests {
         assert_eq!(runs.load(Ordering::SeqCst), 2);
     }
 
-    /// A loop of items that take so long each; answers how many it began and finished.
-    fn working(supervisor: &Supervisor, item: Duration) -> (Arc<AtomicU32>, Arc<AtomicU32>) {
-        let (begun, finished) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-        let counters = (begun.clone(), finished.clone());
+    /// Spawns a loop whose items take `item` each. Returns how many it started and finished.
+    fn spawn_slow_loop(supervisor: &Supervisor, item: Duration) -> (Arc<AtomicU32>, Arc<AtomicU32>) {
+        let (started, finished) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let counters = (started.clone(), finished.clone());
         supervisor.spawn("a test", move |stop| {
-            let (begun, finished) = counters.clone();
+            let (started, finished) = counters.clone();
             Box::pin(async move {
                 while !stop.is_cancelled() {
-                    begun.fetch_add(1, Ordering::SeqCst);
+                    started.fetch_add(1, Ordering::SeqCst);
                     tokio::time::sleep(item).await;
                     finished.fetch_add(1, Ordering::SeqCst);
                 }
             })
         });
-        (begun, finished)
+        (started, finished)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_under_way_is_finished_and_nothing_new_is_begun() {
+    async fn on_stop_the_current_item_is_finished_and_no_new_one_is_started() {
         let supervisor = Supervisor::default();
-        let (begun, finished) = working(&supervisor, FINISH_TIMEOUT / 2);
+        let (started, finished) = spawn_slow_loop(&supervisor, FINISH_TIMEOUT / 2);
         tokio::time::sleep(FINISH_TIMEOUT * 3 / 4).await;
         supervisor.stop().await;
-        assert_eq!((begun.load(Ordering::SeqCst), finished.load(Ordering::SeqCst)), (2, 2));
+        assert_eq!((started.load(Ordering::SeqCst), finished.load(Ordering::SeqCst)), (2, 2));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_takes_too_long_is_cut_and_so_is_all_in_a_hurry() {
+    async fn a_slow_item_is_aborted_and_hurry_aborts_every_item() {
         let supervisor = Supervisor::default();
-        let (begun, finished) = working(&supervisor, FINISH_TIMEOUT * 100);
+        let (started, finished) = spawn_slow_loop(&supervisor, FINISH_TIMEOUT * 100);
         tokio::time::sleep(Duration::from_millis(1)).await;
         supervisor.stop().await;
-        assert_eq!((begun.load(Ordering::SeqCst), finished.load(Ordering::SeqCst)), (1, 0));
+        assert_eq!((started.load(Ordering::SeqCst), finished.load(Ordering::SeqCst)), (1, 0));
 
         let supervisor = Supervisor::default();
-        let (begun, finished) = working(&supervisor, FINISH_TIMEOUT / 2);
+        let (started, finished) = spawn_slow_loop(&supervisor, FINISH_TIMEOUT / 2);
         tokio::time::sleep(Duration::from_millis(1)).await;
-        supervisor.stop_or_cut(std::future::ready(())).await;
-        assert_eq!((begun.load(Ordering::SeqCst), finished.load(Ordering::SeqCst)), (1, 0));
+        supervisor.stop_or_abort(std::future::ready(())).await;
+        assert_eq!((started.load(Ordering::SeqCst), finished.load(Ordering::SeqCst)), (1, 0));
     }
 }

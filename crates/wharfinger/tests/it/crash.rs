@@ -206,7 +206,7 @@ impl Verb {
 }
 
 async fn run_sweep(server: &TestApp, sweep: Sweep) -> Option<Answer> {
-    let _ = sweeps::run(&server.app.uploads, sweep, &SweepLease::by_hand(&server.app.core)).await;
+    let _ = sweeps::run_unleased(&server.app.uploads, sweep, &SweepLease::unleased(&server.app.core)).await;
     None
 }
 

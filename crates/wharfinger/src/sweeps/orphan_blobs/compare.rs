@@ -1,6 +1,6 @@
-//! A page of the store next to the rows of the same keys. The page is read first: a row is written before its object
-//! can be, so that an object which was listed has its row by then, unless it has none at all. The other way round
-//! nothing is sure, and a row that seems to lack its object is looked at once more.
+//! Compares a page of the store with the rows of the same keys. The page is read first. A row is written before its object, so
+//! a listed object without a row has none at all. The other direction is not certain: if a row seems to have no object, the
+//! store is asked again.
 
 use std::collections::BTreeSet;
 use std::iter::Peekable;
@@ -16,17 +16,17 @@ use super::scan_store::SAMPLES_MAX;
 use crate::core::Core;
 use crate::core::VerbError;
 
-/// Rows that are read at once: those of ended files may be many more than the objects between them.
+/// Rows read by one query. There may be many more rows of ended files than objects.
 const ROWS_PER_READ: usize = 1_000;
 const HEADS_AT_ONCE: usize = 16;
 
-/// Objects in the order of their keys, up to the end of a range.
+/// The objects of a range in key order.
 pub(super) struct Listing {
     objects: BoxStream<'static, Result<ListedObject, BlobError>>,
     upto: String,
 }
 
-/// Some objects, and up to which key they are all that there are.
+/// Some objects, and the key up to which the page is complete.
 pub(super) struct Page {
     objects: Peekable<std::vec::IntoIter<ListedObject>>,
     upto: String,
@@ -57,28 +57,28 @@ impl Listing {
     }
 }
 
-/// What the store and the catalog do not agree on.
+/// Where the store and the catalog differ.
 #[derive(Default)]
-pub(super) struct Differences {
+pub(super) struct Findings {
     pub(super) listed: u64,
     pub(super) orphans: Vec<OrphanBlob>,
-    /// Objects without a row that are not ours, and the names of some.
+    /// The number of foreign objects without a row, and some of their keys.
     pub(super) foreign: u64,
     pub(super) foreign_samples: Vec<String>,
     /// Keys of rows without their object.
     pub(super) missing: Vec<String>,
 }
 
-/// How far a page was compared.
+/// The result of comparing a page, or a part of it.
 pub(super) struct Step {
-    pub(super) found: Differences,
-    /// Everything up to this key.
+    pub(super) found: Findings,
+    /// Everything up to this key was compared.
     pub(super) upto: String,
     pub(super) is_page_done: bool,
 }
 
-/// Compares a page with the rows behind `after`, and no more of them than are read at once: of a store that has lost
-/// its objects the rows are many.
+/// Compares a page with the rows after `after`, for at most `ROWS_PER_READ` rows. A store that has lost its objects has many
+/// rows between two objects.
 pub(super) async fn compare(
     core: &Core,
     page: &mut Page,
@@ -92,15 +92,16 @@ pub(super) async fn compare(
         _ => page.upto.clone(),
     };
     let now = core.blobs.now();
-    // Without a time there is no telling.
+    // An object without a time is not treated as old.
     let is_old = |listed: &ListedObject| {
         listed.modified_at > 0
             && listed.modified_at.saturating_add(core.settings.sweeps.orphan_grace_ms) <= now
     };
-    let is_ours = |listed: &ListedObject| ObjectKey::has_own_format(&listed.key) && listed.modified_at >= marked_at;
-    let mut found = Differences::default();
+    let is_ours =
+        |listed: &ListedObject| ObjectKey::has_own_format(&listed.key) && listed.modified_at >= marked_at;
+    let mut found = Findings::default();
     let (mut suspects, mut orphans): (Vec<String>, Vec<ListedObject>) = (Vec::new(), Vec::new());
-    let without_row = |object: ListedObject, found: &mut Differences, orphans: &mut Vec<ListedObject>| {
+    let without_row = |object: ListedObject, found: &mut Findings, orphans: &mut Vec<ListedObject>| {
         found.listed += 1;
         if !is_ours(&object) {
             found.foreign(object);
@@ -115,7 +116,7 @@ pub(super) async fn compare(
         let object = page.objects.next_if(|object| object.key == row.key);
         found.listed += u64::from(object.is_some());
         match (object, row.state) {
-            // What came after its file had ended is nobody's, however young it is.
+            // An object of an ended file is an orphan at any age.
             (Some(object), ObjectState::Ended) => orphans.push(object),
             (None, ObjectState::Required) => suspects.push(row.key),
             (Some(_), ObjectState::Required | ObjectState::Pending) => {}
@@ -125,14 +126,14 @@ pub(super) async fn compare(
     while let Some(object) = page.objects.next_if(|object| object.key <= upto) {
         without_row(object, &mut found, &mut orphans);
     }
-    sort_out(core, orphans, &mut found).await?;
-    found.missing = surely_missing(core, suspects).await;
+    skip_queued(core, orphans, &mut found).await?;
+    found.missing = confirm_missing(core, suspects).await;
     Ok(Step { found, upto, is_page_done })
 }
 
-impl Differences {
+impl Findings {
     fn foreign(&mut self, object: ListedObject) {
-        // Consoles make folders of empty objects: there are no bytes in them.
+        // Store consoles create empty objects as folders. They have no bytes.
         if object.key.ends_with('/') && object.size == 0 {
             return;
         }
@@ -143,29 +144,29 @@ impl Differences {
     }
 }
 
-/// Leaves aside what has a cleanup already.
-async fn sort_out(core: &Core, orphans: Vec<ListedObject>, found: &mut Differences) -> Result<(), VerbError> {
+/// Skips objects that already have a cleanup.
+async fn skip_queued(core: &Core, orphans: Vec<ListedObject>, found: &mut Findings) -> Result<(), VerbError> {
     if orphans.is_empty() {
         return Ok(());
     }
     let keys: Vec<&str> = orphans.iter().map(|object| object.key.as_str()).collect();
-    let ordered: BTreeSet<String> = core.catalog.keys_with_cleanup(&keys).await?.into_iter().collect();
-    let orphans = orphans.into_iter().filter(|object| !ordered.contains(&object.key));
+    let queued: BTreeSet<String> = core.catalog.keys_with_cleanup(&keys).await?.into_iter().collect();
+    let orphans = orphans.into_iter().filter(|object| !queued.contains(&object.key));
     found.orphans = orphans
         .map(|object| OrphanBlob { key: object.key, size: object.size, modified_at: object.modified_at })
         .collect();
     Ok(())
 }
 
-/// Only a clear "no" counts. That the row is still so is looked at when it is written down.
-async fn surely_missing(core: &Core, suspects: Vec<String>) -> Vec<String> {
+/// Keeps only keys for which the store clearly answers "not found". The catalog checks the row again when it stores them.
+async fn confirm_missing(core: &Core, suspects: Vec<String>) -> Vec<String> {
     let heads =
         suspects.into_iter().filter_map(|key| ObjectKey::parse(&key).ok()).map(async |key| {
             match core.blobs.head(&key, None).await {
                 Err(BlobError::NotFound) => Some(key.to_string()),
                 Ok(_) => None,
                 Err(error) => {
-                    tracing::warn!(error = %error, "whether an object is there is not known");
+                    tracing::warn!(error = %error, "cannot check whether an object exists");
                     None
                 }
             }

@@ -1,7 +1,6 @@
-//! Fault: an object that no live row answers for, because a PUT came after everything about its file was over, or a
-//! hand or a bug put it there; and a row whose object is gone. Compares the whole store with the catalog, orders
-//! orphans to be deleted, and reports what is missing. Nothing is deleted where the store may not be this catalog's,
-//! or where far more would go than is likely.
+//! Fault: an object without a live row (a late PUT, a manual change or a bug), and a row whose object is missing. Compares the
+//! whole store with the catalog, queues cleanups for orphans, and reports missing objects. Nothing is deleted if the store
+//! may belong to another catalog, or if the share of orphans is above a limit.
 
 mod compare;
 mod ranges;
@@ -22,30 +21,36 @@ use crate::core::Core;
 use crate::core::VerbError;
 use crate::store::{self, ClaimError, StoreState};
 use scan::Scan;
-use scan_store::{ScanStore, ours};
+use scan_store::{ScanStore, or_taken_over};
 
-/// A scan that was cut short is gone on with for so long; after that too much may have changed.
-const GOES_ON_MS_MAX: i64 = 86_400_000;
-const QUEUED_AT_ONCE: usize = 500;
+/// A stopped scan is resumed during this time. After that, too much may have changed.
+const RESUME_MS_MAX: i64 = 86_400_000;
+const ORPHANS_PER_STEP: usize = 500;
 
-/// How a scan goes through the store.
+/// How a scan reads the store.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct ScanOptions {
     pub objects_per_page: usize,
-    /// Progress is written down after so many.
-    pub pages_per_entry: u32,
-    /// Into how many ranges `uploads/` and `derived/` are cut, each at most.
-    pub ranges_max: usize,
-    /// How many of them are scanned side by side.
-    pub at_once: usize,
-    /// Before a page that could not be read is tried again.
+    /// Progress is stored after this many pages.
+    pub pages_per_checkpoint: u32,
+    /// The most ranges for each of `uploads/` and `derived/`.
+    pub ranges_per_folder_max: usize,
+    /// How many ranges are scanned concurrently.
+    pub ranges_at_once: usize,
+    /// The pause before a failed page is tried again.
     pub pause: Backoff,
 }
 
-impl Default for Pace {
+impl Default for ScanOptions {
     fn default() -> Self {
         let pause = Backoff { base_ms: 200, cap_ms: 5_000 };
-        Pace { objects_per_page: 1_000, pages_per_entry: 10, ranges_max: 8, at_once: 4, pause }
+        ScanOptions {
+            objects_per_page: 1_000,
+            pages_per_checkpoint: 10,
+            ranges_per_folder_max: 8,
+            ranges_at_once: 4,
+            pause,
+        }
     }
 }
 
@@ -53,111 +58,114 @@ impl Default for Pace {
 #[serde(rename_all = "camelCase")]
 #[schema(as = OrphanBlobsResult)]
 pub struct Outcome {
-    /// Objects, and uploads in parts, that nothing in the catalog answers for.
+    /// Objects and unfinished multipart uploads without a live file in the catalog.
     #[schema(example = 7)]
     pub total: u64,
-    /// Those of them that the store had deleted when the run ended.
+    /// Orphans that were deleted when the run ended.
     #[schema(example = 7)]
     pub deleted: u64,
-    /// Those that it did not delete when asked to, and parts of the store that could not be compared. What another
-    /// process is deleting at that moment is in neither.
+    /// Orphans whose delete failed, and parts of the store that could not be compared. Orphans that another process is
+    /// deleting are not counted here or in `deleted`.
     #[schema(example = 0)]
     pub errors: u64,
-    /// Objects and unfinished uploads of others in our folders: without a row, and of a name that this program does not
-    /// make, or older than its marker. They are never deleted.
+    /// Objects and unfinished uploads of other programs in our folders. They have no row, and their key does not have our
+    /// format or they are older than our marker. They are never deleted.
     #[schema(example = 0)]
     pub foreign: u64,
     /// Why nothing was deleted although something was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "812 of 1000 objects seem to be orphans, more than 10 %")]
     pub stopped: Option<String>,
-    /// Of a dry run: some of what would be deleted.
+    /// In a dry run: some of the keys that would be deleted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(example = json!(["uploads/acme/ada/01a1ddbc-73f6-7ed5-96bc-09d1851af368"]))]
     pub samples: Vec<String>,
     #[serde(skip)]
     pub listed: u64,
-    /// Rows of live files whose object was not there.
+    /// Live files whose object is missing.
     #[serde(skip)]
     pub missing: u64,
-    /// What looked like an orphan, and was none when it was looked at again.
+    /// Objects that looked like orphans but had a row when they were checked again.
     #[serde(skip)]
-    pub spared: u64,
+    pub skipped: u64,
 }
 
 pub async fn run(core: &Core, lease: &SweepLease) -> Result<Outcome, VerbError> {
-    run_at(core, lease, Pace::default()).await
+    run_with(core, lease, ScanOptions::default()).await
 }
 
-/// Objects first, then uploads in parts; the one does not wait for the other to go well.
-pub async fn run_at(core: &Core, lease: &SweepLease, pace: Pace) -> Result<Outcome, VerbError> {
+/// Objects first, then unfinished multipart uploads. An error in the first does not prevent the second.
+pub async fn run_with(core: &Core, lease: &SweepLease, options: ScanOptions) -> Result<Outcome, VerbError> {
     let marked_at = check_store(core).await?;
-    let scanned = scan(core, lease, pace, marked_at).await;
+    let scanned = scan(core, lease, options, marked_at).await;
     let is_over = match &scanned {
         Err(error) => matches!(error, VerbError::TakenOver | VerbError::StoreInDoubt(_)),
-        // Where too much would go, nothing goes.
+        // Above the limit nothing is deleted.
         Ok(outcome) => outcome.stopped.is_some(),
     };
-    if is_over || lease.is_cut_short() {
+    if is_over || lease.is_stopped() {
         return scanned;
     }
-    let uploads = unfinished_uploads::end_all(core, lease, marked_at).await;
+    let uploads = unfinished_uploads::abort_all(core, lease, marked_at).await;
     let mut outcome = scanned?;
     match uploads {
         Ok(uploads) => {
             outcome.foreign += uploads.foreign;
             outcome.total += uploads.found;
-            outcome.deleted += uploads.ended;
+            outcome.deleted += uploads.aborted;
             outcome.errors += uploads.failed;
         }
         Err(error) => {
             outcome.errors += 1;
-            tracing::warn!(job = JOB, error = %error.with_cause(), "unfinished uploads could not be looked at");
+            tracing::warn!(job = JOB, error = %error.with_cause(), "cannot check unfinished uploads");
         }
     }
     Ok(outcome)
 }
 
-/// Whether the store is this catalog's, and as old. Asked before a scan, and before anything follows from it. Answers
-/// since when it is ours.
+/// Checks that the store belongs to this catalog and is not ahead of it. Called before a scan and again before deletes.
+/// Returns the time of our marker.
 async fn check_store(core: &Core) -> Result<UnixMs, VerbError> {
-    let checked = match store::check(&core.catalog, &core.place()).await {
-        Ok(StoreState::Ours) => store::marked_at(&core.place()).await.map(Ok),
+    let checked = match store::check(&core.catalog, &core.store_ref()).await {
+        Ok(StoreState::Ours) => store::marked_at(&core.store_ref()).await.map(Ok),
         other => other.map(Err),
     };
     match checked {
         Ok(Ok(marked_at)) => Ok(marked_at),
-        Ok(Err(state)) => Err(VerbError::StoreInDoubt(doubt(state))),
+        Ok(Err(state)) => Err(VerbError::StoreInDoubt(store_problem(state))),
         Err(ClaimError::Catalog(error)) => Err(error.into()),
         Err(ClaimError::Folder(_, error) | ClaimError::Blobs(_, error)) => Err(error.into()),
         Err(error) => Err(VerbError::StoreInDoubt(error.to_string())),
     }
 }
 
-fn doubt(state: StoreState) -> String {
+fn store_problem(state: StoreState) -> String {
     match state {
         StoreState::Restored { catalog, store } => format!(
-            "the store counts {store} and the catalog {catalog}: it seems to come from a backup, and objects that it \
-             does not know may be alive. If it is right, run `wharfinger doctor --accept-store`"
+            "The store's counter is {store}, the catalog's is {catalog}. The catalog seems to be restored from a backup, so \
+             it may not know live objects. If the catalog is right, run `wharfinger doctor --accept-store`."
         ),
-        StoreState::New | StoreState::Ours => "the catalog does not know its store yet".into(),
+        StoreState::New | StoreState::Ours => "The store has no marker of this catalog yet.".into(),
     }
 }
 
-async fn scan(core: &Core, lease: &SweepLease, pace: Pace, marked_at: UnixMs) -> Result<Outcome, VerbError> {
+async fn scan(
+    core: &Core,
+    lease: &SweepLease,
+    options: ScanOptions,
+    marked_at: UnixMs,
+) -> Result<Outcome, VerbError> {
     if lease.is_dry_run() {
-        return scan_dry(core, lease, pace, marked_at).await;
+        return scan_dry(core, lease, options, marked_at).await;
     }
-    let begun = go_on_or_begin(core, lease, pace, marked_at).await?;
-    let store = ScanStore::Catalog { catalog: &lease.catalog, scan: begun.id.clone() };
-    let ranges = begun.ranges.len() as u64;
-    let failed_ranges = Scan { core, lease, pace, marked_at, store }.run(begun.ranges).await?;
+    let started = resume_or_start(core, lease, options, marked_at).await?;
+    let store = ScanStore::Catalog { catalog: &lease.catalog, scan: started.id.clone() };
+    let ranges = started.ranges.len() as u64;
+    let failed_ranges = Scan { core, lease, options, marked_at, store }.run(started.ranges).await?;
     if failed_ranges == ranges {
-        return Err(VerbError::Unavailable(
-            "no part of the store could be compared, the log says why".into(),
-        ));
+        return Err(VerbError::Unavailable("no part of the store could be compared; see the log".into()));
     }
-    let Some(scanned) = lease.catalog.unfinished_scan().await?.filter(|open| open.id == begun.id) else {
+    let Some(scanned) = lease.catalog.unfinished_scan().await?.filter(|open| open.id == started.id) else {
         return Err(VerbError::TakenOver);
     };
     let mut totals = ScanTotals::default();
@@ -170,12 +178,19 @@ async fn scan(core: &Core, lease: &SweepLease, pace: Pace, marked_at: UnixMs) ->
         missing: totals.missing,
         ..Outcome::default()
     };
-    if lease.is_cut_short() {
+    if lease.is_stopped() {
         return Ok(outcome);
     }
     if let Some(why) = too_many(core, totals) {
-        tracing::error!(job = JOB, listed = totals.listed, found = totals.found, action = "stopped", "{why}");
-        ours(lease.catalog.end_scan(&scanned.id, Some(why.clone()), core.clock.now()).await)?;
+        tracing::error!(
+            job = JOB,
+            listed = totals.listed,
+            found = totals.found,
+            action = "stopped",
+            error = why,
+            "too many orphans, nothing is deleted"
+        );
+        or_taken_over(lease.catalog.end_scan(&scanned.id, Some(why.clone()), core.clock.now()).await)?;
         core.wakeups.notice.notify_one();
         outcome.stopped = Some(why);
         return Ok(outcome);
@@ -189,16 +204,16 @@ async fn scan(core: &Core, lease: &SweepLease, pace: Pace, marked_at: UnixMs) ->
         foreign = totals.foreign,
         deleted = outcome.deleted,
         errors = outcome.errors,
-        "the store was compared with the catalog"
+        "store compared with the catalog"
     );
     Ok(outcome)
 }
 
-/// Takes up the scan that was cut short, if it looked at the same store in the same way.
-async fn go_on_or_begin(
+/// Resumes a stopped scan if it has the same store and settings, or starts a new one.
+async fn resume_or_start(
     core: &Core,
     lease: &SweepLease,
-    pace: Pace,
+    options: ScanOptions,
     marked_at: UnixMs,
 ) -> Result<OrphanScan, VerbError> {
     let now = core.clock.now();
@@ -207,35 +222,36 @@ async fn go_on_or_begin(
     let premise = format!("{store} {} since {marked_at} grace {grace_ms}", core.settings.blobs);
     if let Some(open) = lease.catalog.unfinished_scan().await?
         && open.premise == premise
-        && now.saturating_sub(open.started_at) < GOES_ON_MS_MAX
+        && now.saturating_sub(open.started_at) < RESUME_MS_MAX
     {
         return Ok(open);
     }
-    let ranges = cut(core, pace).await?;
+    let ranges = cut(core, options).await?;
     Ok(lease.catalog.begin_scan(&premise, ranges, now).await?)
 }
 
-async fn cut(core: &Core, pace: Pace) -> Result<Vec<ScanRange>, VerbError> {
-    let ranges_max = if core.blobs.can_start_listing_at_key() { pace.ranges_max } else { 1 };
+async fn cut(core: &Core, options: ScanOptions) -> Result<Vec<ScanRange>, VerbError> {
+    let ranges_per_folder_max =
+        if core.blobs.can_start_listing_at_key() { options.ranges_per_folder_max } else { 1 };
     let sample = core.catalog.sample_keys().await?;
-    Ok(ranges::cut(&sample, ranges_max, pace.objects_per_page))
+    Ok(ranges::cut(&sample, ranges_per_folder_max, options.objects_per_page))
 }
 
-/// A scan of which a part failed is judged by what it listed: what it found there is as true as if it were whole.
+/// Whether the share of orphans is above the limit. Parts of the store that failed count neither as listed nor as orphans.
 fn too_many(core: &Core, totals: ScanTotals) -> Option<String> {
     let percent = core.settings.sweeps.orphan_limit_percent?;
     let is_over = u128::from(totals.found) * 100 > u128::from(totals.listed) * u128::from(percent);
     is_over.then(|| {
         format!(
-            "{} of {} objects seem to be orphans, more than {percent} % (ORPHAN_DELETE_LIMIT_PERCENT): none was \
-             deleted. Is this the right catalog? GET /api/v2/uploads/orphans shows some of them; if they may go, run \
-             the sweep once with a higher limit, or 0",
+            "{} of {} objects seem to be orphans, more than {percent} % (ORPHAN_DELETE_LIMIT_PERCENT). Nothing was \
+             deleted. Is this the right catalog? GET /api/v2/uploads/orphans shows some of them. If they can be deleted, \
+             run the sweep once with a higher limit, or 0 for no limit",
             totals.found, totals.listed
         )
     })
 }
 
-/// Writes cleanups for everything that was found, ends the scan, and sees to the deleting.
+/// Queues cleanups for all orphans, ends the scan, and runs the cleanups.
 async fn delete_found(
     core: &Core,
     lease: &SweepLease,
@@ -248,17 +264,17 @@ async fn delete_found(
     }
     let mut after = String::new();
     loop {
-        if !lease.goes_on(core) {
+        if !lease.should_continue(core) {
             return Ok(());
         }
-        let batch = lease.catalog.queue_orphans(scan, &after, QUEUED_AT_ONCE, core.clock.now()).await?;
-        outcome.spared += batch.skipped;
+        let batch = lease.catalog.queue_orphans(scan, &after, ORPHANS_PER_STEP, core.clock.now()).await?;
+        outcome.skipped += batch.skipped;
         if batch.skipped > 0 {
             tracing::info!(
                 job = JOB,
                 kept = batch.skipped,
                 action = "kept",
-                "what looked like orphans has rows by now"
+                "objects that looked like orphans have rows now"
             );
         }
         match batch.last {
@@ -266,7 +282,7 @@ async fn delete_found(
             None => break,
         }
     }
-    ours(lease.catalog.end_scan(scan, None, core.clock.now()).await)?;
+    or_taken_over(lease.catalog.end_scan(scan, None, core.clock.now()).await)?;
     let queued = lease.catalog.orphan_cleanups(scan).await?.queued;
     if queued > 0 {
         core.wakeups.cleanup.notify_one();
@@ -275,24 +291,24 @@ async fn delete_found(
             if error == VerbError::TakenOver {
                 return Err(error);
             }
-            tracing::warn!(job = JOB, error = %error.with_cause(), "orphans are left to the reaper");
+            tracing::warn!(job = JOB, error = %error.with_cause(), "cannot delete orphans now, the cleanup sweep will do it");
         }
     }
-    let ordered = lease.catalog.orphan_cleanups(scan).await?;
-    outcome.total = ordered.queued;
-    outcome.deleted = ordered.deleted;
-    outcome.errors += ordered.failed;
+    let cleanups = lease.catalog.orphan_cleanups(scan).await?;
+    outcome.total = cleanups.queued;
+    outcome.deleted = cleanups.deleted;
+    outcome.errors += cleanups.failed;
     Ok(())
 }
 
 async fn scan_dry(
     core: &Core,
     lease: &SweepLease,
-    pace: Pace,
+    options: ScanOptions,
     marked_at: UnixMs,
 ) -> Result<Outcome, VerbError> {
-    let scan = Scan { core, lease, pace, marked_at, store: ScanStore::Memory(Mutex::default()) };
-    let failed_ranges = scan.run(cut(core, pace).await?).await?;
+    let scan = Scan { core, lease, options, marked_at, store: ScanStore::Memory(Mutex::default()) };
+    let failed_ranges = scan.run(cut(core, options).await?).await?;
     let (totals, samples) = match scan.store {
         ScanStore::Memory(totals) => totals.into_inner().unwrap_or_else(PoisonError::into_inner),
         ScanStore::Catalog { .. } => Default::default(),
@@ -306,6 +322,6 @@ async fn scan_dry(
         samples,
         listed: totals.listed,
         missing: totals.missing,
-        spared: 0,
+        skipped: 0,
     })
 }

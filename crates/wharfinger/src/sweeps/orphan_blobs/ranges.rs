@@ -1,17 +1,17 @@
-//! Cuts the keys of the store into ranges that can be scanned side by side. Together they hold every key below
-//! `uploads/` and `derived/`, whatever the catalog knows of it.
+//! Splits the keys of the store into ranges that can be scanned concurrently. Together they cover every key below
+//! `uploads/` and `derived/`, also keys that are not in the catalog (test `every_key_is_in_one_range`).
 
 use wharfinger_catalog::{KeySample, ScanRange};
 use wharfinger_lifecycle::key::{DERIVED, UPLOADS, end_of_folder};
 
-/// At most so many for each folder, of about as many objects each, and none of less than `objects_min`.
-pub(super) fn cut(sample: &KeySample, ranges_max: usize, objects_min: usize) -> Vec<ScanRange> {
+/// Up to `ranges_per_folder_max` ranges for each folder, of about equal size, and with at least `objects_min` objects.
+pub(super) fn cut(sample: &KeySample, ranges_per_folder_max: usize, objects_min: usize) -> Vec<ScanRange> {
     let mut ranges: Vec<ScanRange> = Vec::new();
     for folder in [DERIVED, UPLOADS] {
         let keys: Vec<&String> = sample.keys.iter().filter(|key| key.starts_with(folder)).collect();
         let share = keys.len() as u64 * sample.objects / (sample.keys.len() as u64).max(1);
         let wanted = usize::try_from(share / objects_min.max(1) as u64).unwrap_or(usize::MAX);
-        let count = wanted.clamp(1, ranges_max.max(1));
+        let count = wanted.clamp(1, ranges_per_folder_max.max(1));
         let mut borders: Vec<String> = (1..count).map(|n| keys[keys.len() * n / count].clone()).collect();
         borders.dedup();
         borders.push(end_of_folder(folder));
@@ -44,8 +44,10 @@ mod tests {
     fn every_key_is_in_one_range() {
         let known =
             ["derived/a/b", "uploads/a", "uploads/b%2E", "uploads/c/d/e", "uploads/c/d/f", "uploads/z"];
-        for (ranges_max, objects_min) in [(1, 1), (2, 1), (4, 1), (8, 100), (8, 1_000_000), (100, 1)] {
-            let ranges = cut(&sample(&known), ranges_max, objects_min);
+        for (ranges_per_folder_max, objects_min) in
+            [(1, 1), (2, 1), (4, 1), (8, 100), (8, 1_000_000), (100, 1)]
+        {
+            let ranges = cut(&sample(&known), ranges_per_folder_max, objects_min);
             let others = ["uploads/!", "uploads/\u{10ffff}~", "uploads/0", "derived/~", "uploads/c/d/e0"];
             for key in known.iter().chain(&others) {
                 assert_eq!(holder(&ranges, key).len(), 1, "{key} in {ranges:?}");
@@ -58,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn small_and_empty_catalogs_are_not_cut() {
+    fn small_and_empty_catalogs_are_not_split() {
         assert_eq!(cut(&KeySample::default(), 8, 1_000).len(), 2);
         assert_eq!(cut(&sample(&["uploads/a", "uploads/b"]), 8, 1_000).len(), 2);
         assert_eq!(cut(&sample(&["uploads/a", "uploads/b", "uploads/c", "uploads/d"]), 3, 100).len(), 4);

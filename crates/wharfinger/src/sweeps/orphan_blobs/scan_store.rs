@@ -1,5 +1,4 @@
-//! Where a scan keeps what it finds: in the catalog, or for a dry run in memory, where only numbers and a few names
-//! stay.
+//! Stores the findings of a scan: in the catalog, or for a dry run in memory, where only totals and a few keys are kept.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,27 +7,27 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::JOB;
-use super::compare::Differences;
+use super::compare::Findings;
 use crate::core::VerbError;
 
 pub(super) const SAMPLES_MAX: usize = 20;
-/// Outdated findings that are forgotten in one transaction.
-const FORGET_MAX: usize = 500;
+/// Outdated findings that are removed in one transaction.
+const PURGE_MAX: usize = 500;
 
 pub(super) enum ScanStore<'c> {
     Catalog { catalog: &'c Catalog, scan: String },
     Memory(Mutex<(ScanTotals, Vec<String>)>),
 }
 
-/// What was found in a range since it was last written down.
+/// Findings of a range that are not stored yet.
 #[derive(Default)]
-pub(super) struct Entry {
+pub(super) struct Checkpoint {
     pub(super) steps: u32,
-    pub(super) found: Differences,
+    pub(super) found: Findings,
 }
 
-impl Entry {
-    pub(super) fn add(&mut self, page: Differences) {
+impl Checkpoint {
+    pub(super) fn add(&mut self, page: Findings) {
         self.steps += 1;
         self.found.listed += page.listed;
         self.found.orphans.extend(page.orphans);
@@ -40,33 +39,33 @@ impl Entry {
 }
 
 impl ScanStore<'_> {
-    /// Moves a range on to a key, with all that was found on the way.
+    /// Stores the findings up to a key, and the key as the position of the range.
     pub(super) async fn record(
         &self,
         range: &mut ScanRange,
         to: &str,
-        entry: Entry,
+        checkpoint: Checkpoint,
         now: UnixMs,
     ) -> Result<(), VerbError> {
         if to == range.at {
             return Ok(());
         }
-        if entry.found.foreign > 0 {
-            let examples = &entry.found.foreign_samples;
-            tracing::warn!(job = JOB, count = entry.found.foreign, examples = ?examples, action = "kept",
+        if checkpoint.found.foreign > 0 {
+            let examples = &checkpoint.found.foreign_samples;
+            tracing::warn!(job = JOB, count = checkpoint.found.foreign, examples = ?examples, action = "kept",
                 "foreign objects kept");
         }
         match self {
             ScanStore::Memory(totals) => {
                 let (totals, samples) = &mut *totals.lock().unwrap_or_else(PoisonError::into_inner);
                 *totals += ScanTotals {
-                    listed: entry.found.listed,
-                    found: entry.found.orphans.len() as u64,
-                    foreign: entry.found.foreign,
-                    missing: entry.found.missing.len() as u64,
+                    listed: checkpoint.found.listed,
+                    found: checkpoint.found.orphans.len() as u64,
+                    foreign: checkpoint.found.foreign,
+                    missing: checkpoint.found.missing.len() as u64,
                 };
                 let left = SAMPLES_MAX.saturating_sub(samples.len());
-                samples.extend(entry.found.orphans.into_iter().take(left).map(|orphan| orphan.key));
+                samples.extend(checkpoint.found.orphans.into_iter().take(left).map(|orphan| orphan.key));
             }
             ScanStore::Catalog { catalog, scan } => {
                 let progress = ScanProgress {
@@ -74,15 +73,15 @@ impl ScanStore<'_> {
                     ordinal: range.ordinal,
                     from: range.at.clone(),
                     to: to.to_owned(),
-                    listed: entry.found.listed,
-                    foreign: entry.found.foreign,
-                    found: entry.found.orphans,
-                    missing: entry.found.missing,
+                    listed: checkpoint.found.listed,
+                    foreign: checkpoint.found.foreign,
+                    found: checkpoint.found.orphans,
+                    missing: checkpoint.found.missing,
                     now,
                 };
                 match catalog.advance_scan(progress).await {
                     Ok(new) => report_missing(&new),
-                    Err(CatalogError::Stale) => return Err(moved_on(catalog, scan, range).await?),
+                    Err(CatalogError::Stale) => return Err(reload_position(catalog, scan, range).await?),
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -91,31 +90,35 @@ impl ScanStore<'_> {
         Ok(())
     }
 
-    /// Says that a range has been compared to its end.
+    /// Marks a range as done.
     pub(super) async fn finish(&self, range: &mut ScanRange) -> Result<(), VerbError> {
         if let ScanStore::Catalog { catalog, scan } = self {
-            while !ours(catalog.finish_range(scan, range.ordinal, FORGET_MAX).await)? {}
+            while !or_taken_over(catalog.finish_range(scan, range.ordinal, PURGE_MAX).await)? {}
         }
         range.is_done = true;
         Ok(())
     }
 }
 
-/// A range that is not where we left it: an entry of ours was made whose answer was lost, or somebody else is at it
-/// too. From where it is now there is more to compare.
-async fn moved_on(catalog: &Catalog, scan: &str, range: &mut ScanRange) -> Result<VerbError, VerbError> {
+/// Called when the stored position is not the expected one. Either our last write succeeded although its answer was lost: then
+/// the scan continues from there. Or another process runs this scan.
+async fn reload_position(
+    catalog: &Catalog,
+    scan: &str,
+    range: &mut ScanRange,
+) -> Result<VerbError, VerbError> {
     let open = catalog.unfinished_scan().await?.filter(|open| open.id == scan);
     let now = open.and_then(|open| open.ranges.into_iter().find(|now| now.ordinal == range.ordinal));
     match now {
         Some(now) if now.at > range.at && !now.is_done => {
             range.at = now.at;
-            Ok(VerbError::Unavailable("the range was moved on meanwhile".into()))
+            Ok(VerbError::Unavailable("the position of the range has changed".into()))
         }
         _ => Ok(VerbError::TakenOver),
     }
 }
 
-/// A scan that is not where we left it is another's by now.
+/// A scan in an unexpected state was taken over by another process.
 pub(super) fn ours<T>(outcome: Result<T, CatalogError>) -> Result<T, VerbError> {
     outcome.map_err(|error| match error {
         CatalogError::Stale => VerbError::TakenOver,
@@ -123,7 +126,7 @@ pub(super) fn ours<T>(outcome: Result<T, CatalogError>) -> Result<T, VerbError> 
     })
 }
 
-/// Each once, when it is found for the first time.
+/// Logs missing objects when they are found for the first time.
 fn report_missing(keys: &[String]) {
     for key in keys.iter().take(SAMPLES_MAX) {
         let key = ObjectKey::parse(key).ok();
@@ -134,10 +137,10 @@ fn report_missing(keys: &[String]) {
             fileId = file,
             tenant,
             action = "reported",
-            "an object of a live file is not in the store: somebody else has removed it"
+            "object of a live file is missing in the store"
         );
     }
     if keys.len() > SAMPLES_MAX {
-        tracing::error!(job = JOB, count = keys.len(), "so many objects of live files are not in the store");
+        tracing::error!(job = JOB, count = keys.len(), "more objects of live files are missing in the store");
     }
 }

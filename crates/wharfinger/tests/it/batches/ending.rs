@@ -69,14 +69,14 @@ async fn a_batch_whose_time_is_over_expires(database: Database) {
     assert_eq!(me.get(&path(&batch)).await.expect(200)["status"], "active");
 
     env.advance(3_600_001);
-    let outcome = expired_batches::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core))
+    let outcome = expired_batches::run(&server.app.uploads, &SweepLease::unleased(&server.app.core))
         .await
         .expect("it runs");
     assert_eq!(
         serde_json::to_value(outcome).expect("JSON"),
         json!({ "expiredBatches": 1, "deletedFiles": 3, "errors": 0, "averageBatchAge": DAY_MS + 3_600_000 })
     );
-    let again = expired_batches::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core))
+    let again = expired_batches::run(&server.app.uploads, &SweepLease::unleased(&server.app.core))
         .await
         .expect("it runs");
     assert_eq!(again, expired_batches::Outcome::default());
@@ -108,7 +108,7 @@ async fn checks_that_come_before_the_sweep_change_nothing(database: Database) {
     assert_eq!(wharfinger::checks::run_due(&server.app.uploads, &stop).await.expect("checks"), 2);
     let incomplete = complete(&me, &batch).await.expect_problem(409, "batch_incomplete");
     assert_eq!(each(&incomplete, "code"), ["gone"; 2]);
-    let outcome = expired_batches::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core))
+    let outcome = expired_batches::run(&server.app.uploads, &SweepLease::unleased(&server.app.core))
         .await
         .expect("it runs");
     assert_eq!((outcome.expired_batches, outcome.deleted_files), (1, 2));
@@ -159,7 +159,7 @@ async fn a_cancelled_batch_is_not_rescued_and_an_expired_one_is(database: Databa
     fill(&server, &expired["files"][0], 2).await;
     cancel(&me, &cancelled).await.expect(200);
     env.advance(DAY_MS);
-    let outcome = expired_batches::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core))
+    let outcome = expired_batches::run(&server.app.uploads, &SweepLease::unleased(&server.app.core))
         .await
         .expect("it runs");
     assert_eq!((outcome.expired_batches, outcome.deleted_files), (1, 1));

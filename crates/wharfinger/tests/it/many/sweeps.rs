@@ -4,7 +4,7 @@
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use wharfinger::core::VerbError;
-use wharfinger::sweeps::{LEASE_MS, Sweep, SweepLease, follow_schedule, run_if_due, upload_window};
+use wharfinger::sweeps::{LEASE_MS, Sweep, SweepLease, apply_schedule, run_if_due, upload_window};
 use wharfinger::worker::Supervisor;
 use wharfinger_catalog::{Fence, SweepClaim, SweepClaimOutcome};
 
@@ -94,11 +94,11 @@ async fn a_denser_schedule_holds_from_the_start(database: Database) {
     let hourly = env.start().await;
     assert!(ran(&hourly).await);
     let denser = env.start_but("UPLOAD_WINDOW_SCHEDULE", "*/10 * * * *").await;
-    follow_schedule(&denser.app.core, Sweep::UploadWindow).await.expect("brought forward");
+    apply_schedule(&denser.app.core, Sweep::UploadWindow).await.expect("brought forward");
     assert!(!ran(&denser).await, "not yet");
     env.advance(10 * MINUTE_MS);
     assert!(ran(&denser).await);
-    follow_schedule(&hourly.app.core, Sweep::UploadWindow).await.expect("nothing to bring forward");
+    apply_schedule(&hourly.app.core, Sweep::UploadWindow).await.expect("nothing to bring forward");
     env.advance(10 * MINUTE_MS);
     assert!(ran(&hourly).await, "whoever is there runs it at the time written down");
 }
@@ -139,7 +139,7 @@ async fn who_dies_in_its_turn_is_followed_by_another(database: Database) {
 async fn who_lost_its_turn_changes_nothing_more(database: Database) {
     let env = TestEnv::with(database, &HOURLY);
     let (zombie, heir) = (env.start().await, env.start().await);
-    let lease = SweepLease::under(&zombie.app.core, claim(&zombie).await);
+    let lease = SweepLease::with_fence(&zombie.app.core, claim(&zombie).await);
     env.advance(LEASE_MS);
     assert!(ran(&heir).await, "taken over");
 

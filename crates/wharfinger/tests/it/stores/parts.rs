@@ -3,7 +3,7 @@
 use futures::TryStreamExt as _;
 use serde_json::{Value, json};
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_stores::PartStore;
+use wharfinger_stores::MultipartStore;
 
 use super::{LONG_MS, Setup, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, taken};
 use crate::oracle;
@@ -19,8 +19,8 @@ fn key(id: &str) -> ObjectKey {
     ObjectKey::parse(&format!("uploads/t/u/{id}")).expect("a key")
 }
 
-fn store(server: &TestApp) -> &dyn PartStore {
-    server.app.core.blobs.in_parts().expect("it takes parts")
+fn store(server: &TestApp) -> &dyn MultipartStore {
+    server.app.core.blobs.multipart().expect("it takes parts")
 }
 
 async fn put_part(server: &TestApp, grant: &Value, number: usize, body: Vec<u8>) -> u16 {
@@ -38,7 +38,7 @@ fn uploaded(grant: &Value) -> Vec<bool> {
 }
 
 async fn unfinished(server: &TestApp) -> Vec<String> {
-    store(server).unfinished("").map_ok(|upload| upload.upload_id).try_collect().await.expect("listed")
+    store(server).list_unfinished("").map_ok(|upload| upload.upload_id).try_collect().await.expect("listed")
 }
 
 async fn reissue(server: &TestApp, id: &str) -> Value {
@@ -139,7 +139,7 @@ async fn an_upload_that_the_store_forgot_is_begun_anew(setup: Setup) {
     let grant = announce(&server, cargo(LARGE)).await;
     let id = id_of(&grant);
     assert!(put_part(&server, &grant, 1, part(&whole, 1)).await < 300);
-    store(&server).abandon(&key(&id)).await.expect("ended by another");
+    store(&server).abort_all(&key(&id)).await.expect("ended by another");
     server.me().confirm(&id).await.expect_problem(409, "object_missing");
     let fresh = reissue(&server, &id).await;
     assert_eq!(uploaded(&fresh), [false, false, false]);
@@ -156,9 +156,9 @@ async fn an_upload_that_no_file_knows_is_ended(setup: Setup) {
     let grant = announce(&server, cargo(LARGE)).await;
     let id = id_of(&grant);
     let known = unfinished(&server).await;
-    store(&server).begin(&key(&id), None).await.expect("begun");
+    store(&server).start(&key(&id), None).await.expect("begun");
     let nobodys = key("00000000-0000-7000-8000-000000000000");
-    store(&server).begin(&nobodys, None).await.expect("begun");
+    store(&server).start(&nobodys, None).await.expect("begun");
     assert_eq!(unfinished(&server).await.len(), 3);
     server.settle().await;
     let swept = server.scan_orphans().await;
@@ -166,7 +166,7 @@ async fn an_upload_that_no_file_knows_is_ended(setup: Setup) {
     assert_eq!(unfinished(&server).await, known, "only what is known is left");
 
     // Known or not: what is confirmed has no other upload.
-    store(&server).begin(&key(&id), None).await.expect("begun");
+    store(&server).start(&key(&id), None).await.expect("begun");
     taken(&server.put_bytes(&grant, &bytes(LARGE)).await);
     server.me().confirm(&id).await.expect(200);
     assert_eq!(unfinished(&server).await, Vec::<String>::new());

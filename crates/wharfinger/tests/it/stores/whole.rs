@@ -71,7 +71,7 @@ async fn a_delete_that_began_before_the_url_was_dead_is_not_the_last() {
     server.me().delete(&format!("/api/v2/files/{}", id_of(&grant))).await.expect(204);
     let app = server.app.clone();
     let deleting = tokio::spawn(async move {
-        pending_cleanups::run(&app.core, &SweepLease::by_hand(&app.core), &Scope::All).await
+        pending_cleanups::run(&app.core, &SweepLease::unleased(&app.core), &Scope::All).await
     });
     faults.reached().await;
     env.advance(LONG_MS);
@@ -173,8 +173,8 @@ async fn what_was_confirmed_is_not_overwritten(setup: Setup) {
 async fn what_was_not_announced_is_refused_or_found_out(setup: Setup) {
     let env = setup.env(&[]);
     let server = env.start().await;
-    let caps = server.app.core.blobs.caps();
-    let enforced = [caps.binds_size, caps.binds_content_type, caps.create_only, caps.binds_checksum];
+    let caps = server.app.core.blobs.capabilities();
+    let enforced = [caps.enforces_size, caps.enforces_content_type, caps.create_only, caps.enforces_checksum];
     match setup.store {
         Store::S3 => assert_eq!(enforced, [true, true, true, false]),
         Store::Azure => assert_eq!(enforced, [false, false, true, false]),
@@ -182,7 +182,7 @@ async fn what_was_not_announced_is_refused_or_found_out(setup: Setup) {
     for wrong in [&b"1234"[..], b"123456", b""] {
         let grant = announce(&server, cargo(5)).await;
         let answer = server.put_bytes(&grant, wrong).await;
-        if caps.binds_size {
+        if caps.enforces_size {
             refused(&answer);
             server.me().confirm(&id_of(&grant)).await.expect_problem(409, "object_missing");
         } else {
@@ -194,7 +194,7 @@ async fn what_was_not_announced_is_refused_or_found_out(setup: Setup) {
             );
         }
     }
-    if caps.binds_content_type {
+    if caps.enforces_content_type {
         let mut other_type = announce(&server, cargo(5)).await;
         other_type["headers"]["content-type"] = json!("text/html");
         refused(&server.put_bytes(&other_type, b"12345").await);
@@ -224,7 +224,7 @@ async fn an_object_changed_behind_our_back(database: Database) {
         }
         let env = TestEnv::in_bucket(database, &bucket, &gateway.endpoint(), &[]);
         let server = env.start().await;
-        assert_eq!(server.app.core.blobs.caps().versioned, versions);
+        assert_eq!(server.app.core.blobs.capabilities().versioned, versions);
         let id = server.me().upload("cargo", b"right").await;
         let path = format!("/{bucket}/wharf/uploads/t/u/{id}");
         assert_eq!(gateway.request("PUT", &path, b"wrong").expect("answered").status, 200);

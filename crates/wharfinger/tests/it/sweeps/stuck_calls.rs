@@ -224,7 +224,7 @@ async fn errors_are_told_file_by_file(database: Database) {
     }
     env.execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name = 'lost 2'").await;
     env.advance(THRESHOLD_MS);
-    let error = "something is wrong here that trying again does not mend";
+    let error = "Internal error. The server's log has the cause";
     let expected = json!({
         "success": false, "retriedCount": 4, "skippedCount": 0, "isBrokenOff": false,
         "errors": [{ "fileId": files[2], "error": error }],

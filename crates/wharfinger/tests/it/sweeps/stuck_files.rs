@@ -16,7 +16,7 @@ pub const THRESHOLD_MS: i64 = 1_800_000;
 pub const OUTSIDE: (&str, &str) = ("PIPELINE_BUILTIN_STAGES", "");
 
 async fn swept(server: &TestApp) -> Outcome {
-    run(&server.app.core, &SweepLease::by_hand(&server.app.core)).await.expect("it runs")
+    run(&server.app.core, &SweepLease::unleased(&server.app.core)).await.expect("it runs")
 }
 
 fn by_status<const N: usize>(counts: [(&'static str, u64); N]) -> BTreeMap<&'static str, u64> {
@@ -110,7 +110,7 @@ async fn a_second_run_and_a_dry_run_do_nothing(database: Database) {
     env.advance(THRESHOLD_MS);
 
     let before = state(&env).await;
-    let foreseen = run(&server.app.core, &SweepLease::dry(&server.app.core)).await.expect("it runs");
+    let foreseen = run(&server.app.core, &SweepLease::dry_run(&server.app.core)).await.expect("it runs");
     assert_eq!(state(&env).await, before, "nothing has changed");
     let done = swept(&server).await;
     assert_eq!(foreseen, done);
@@ -186,7 +186,7 @@ async fn retries_are_used_up_and_everybody_hears_of_it(database: Database) {
     assert_eq!(letters["jobs"][0]["lastError"], "its job was missing");
     server.settle().await;
     let texts: Vec<Value> = slack.got().iter().map(|got| got.body["text"].clone()).collect();
-    assert_eq!(texts, [json!(format!("Wharfinger: lost of tenant t was given up: {why} (file {file})"))]);
+    assert_eq!(texts, [json!(format!("Wharfinger: lost of tenant t failed permanently: {why} (file {file})"))]);
     assert_eq!(swept(&server).await, Outcome::default());
 
     // Once the cause is mended, a person sends it through.
@@ -309,9 +309,9 @@ async fn a_sweep_that_lost_its_turn_changes_nothing(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[]);
     let (zombie, heir) = (env.start().await, env.start().await);
     without_job(&env, &heir.me(), "lost").await;
-    let lease = SweepLease::under(&zombie.app.core, claim(&zombie).await);
+    let lease = SweepLease::with_fence(&zombie.app.core, claim(&zombie).await);
     env.advance(THRESHOLD_MS);
-    let heirs = SweepLease::under(&heir.app.core, claim(&heir).await);
+    let heirs = SweepLease::with_fence(&heir.app.core, claim(&heir).await);
     let before = state(&env).await;
     assert_eq!(run(&zombie.app.core, &lease).await, Err(VerbError::TakenOver));
     assert_eq!(state(&env).await, before);
@@ -328,7 +328,7 @@ async fn a_sweep_that_is_stopped_begins_nothing_more(database: Database) {
     env.advance(THRESHOLD_MS);
     let stop = tokio_util::sync::CancellationToken::new();
     stop.cancel();
-    let outcome = run(&server.app.core, &SweepLease::by_hand(&server.app.core).until(&stop)).await;
+    let outcome = run(&server.app.core, &SweepLease::unleased(&server.app.core).with_stop(&stop)).await;
     assert_eq!(outcome, Ok(Outcome::default()));
     assert_eq!(swept(&server).await.re_enqueued, 1);
 }

@@ -109,7 +109,7 @@ async fn what_is_older_than_the_mark_stays(database: Database) {
     let found = scan(&server).await;
     assert_eq!((found.total, found.deleted, found.foreign), (0, 0, 1));
     assert!(is_there(&env, &unknown_key(1)));
-    let dry = run(&server.app.core, &SweepLease::dry(&server.app.core)).await.expect("a dry run");
+    let dry = run(&server.app.core, &SweepLease::dry_run(&server.app.core)).await.expect("a dry run");
     assert_eq!((dry.total, dry.foreign, dry.samples.len()), (0, 1, 0));
 
     // Since the mark is older than it, it is our own.
@@ -143,7 +143,7 @@ async fn what_was_deleted_is_on_record(database: Database) {
 
     env.advance(3 * 24 * HOUR_MS);
     server.settle().await;
-    upload_window::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core)).await.expect("a sweep");
+    upload_window::run(&server.app.uploads, &SweepLease::unleased(&server.app.core)).await.expect("a sweep");
     assert_eq!(env.scalar(lines).await, 0, "the record has its time too");
 }
 
@@ -190,7 +190,7 @@ async fn the_order_of_names_is_that_of_their_bytes(database: Database) {
     std::fs::remove_dir_all(env.blob_dir().join("uploads/images/u%2Dx")).expect("the foreign one");
     assert_eq!(stored(&env), before);
     let all_at_once =
-        orphan_blobs::run(&server.app.core, &SweepLease::by_hand(&server.app.core)).await.expect("a scan");
+        orphan_blobs::run(&server.app.core, &SweepLease::unleased(&server.app.core)).await.expect("a scan");
     assert_eq!((all_at_once.total, all_at_once.missing, all_at_once.listed), (0, 0, 60));
 }
 
@@ -260,7 +260,7 @@ async fn a_dry_run_changes_nothing(database: Database) {
         plant(&env, &unknown_key(n), 2 * DAY_MS);
     }
     let before = stored(&env);
-    let dry = run(&server.app.core, &SweepLease::dry(&server.app.core)).await.expect("a dry run");
+    let dry = run(&server.app.core, &SweepLease::dry_run(&server.app.core)).await.expect("a dry run");
     assert_eq!((dry.total, dry.deleted, dry.errors, dry.missing, dry.listed), (30, 0, 0, 1, 32));
     assert_eq!((dry.samples.len(), dry.samples[0].clone()), (20, unknown_key(0)));
     assert_eq!(stored(&env), before);

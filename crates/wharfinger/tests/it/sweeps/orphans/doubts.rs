@@ -6,7 +6,7 @@ use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 use wharfinger::core::VerbError;
 use wharfinger::store;
 use wharfinger::sweeps::SweepLease;
-use wharfinger::sweeps::orphan_blobs::run_at;
+use wharfinger::sweeps::orphan_blobs::run_with;
 use wharfinger_calls::faults::{Fault, Faults};
 
 async fn uploads(server: &TestApp, count: usize) {
@@ -88,7 +88,7 @@ async fn the_store_of_another_catalog_is_not_touched(database: Database) {
     std::fs::write(&mark, ANOTHERS_MARK).expect("another's");
     assert!(in_doubt(try_scan(&server).await).contains("the store of another catalog"));
     std::fs::remove_file(&mark).expect("no mark at all");
-    assert!(in_doubt(try_scan(&server).await).contains("is its disk mounted?"));
+    assert!(in_doubt(try_scan(&server).await).contains("Is its disk mounted?"));
     assert!(is_there(&env, &unknown_key(1)));
     assert_eq!(env.scalar("SELECT COUNT(*) FROM orphan_scans").await, 0, "not even looked at");
     std::fs::write(&mark, ours).expect("ours");
@@ -106,7 +106,7 @@ async fn a_catalog_from_a_backup_deletes_nothing(database: Database) {
     env.execute("UPDATE catalog_facts SET value = '1' WHERE name = 'store_counter'").await;
     assert!(in_doubt(try_scan(&server).await).contains("--accept-store"));
     assert!(is_there(&env, &key_of(&newer)));
-    store::accept(&server.app.core.catalog, &server.app.core.place(), server.app.core.clock.now())
+    store::accept(&server.app.core.catalog, &server.app.core.store_ref(), server.app.core.clock.now())
         .await
         .expect("a person's word");
     assert_eq!(scan(&server).await.deleted, 1);
@@ -117,7 +117,7 @@ async fn a_catalog_from_a_backup_deletes_nothing(database: Database) {
 async fn found_and_no_more(env: &TestEnv) {
     for n in 1..200 {
         let server = env.start_with(Faults::at(n, Fault::CrashBefore)).await;
-        let _ = run_at(&server.app.core, &SweepLease::by_hand(&server.app.core), SLOW).await;
+        let _ = run_with(&server.app.core, &SweepLease::unleased(&server.app.core), SLOW).await;
         server.crash().await;
         assert_eq!(env.scalar(ORDERS).await, 0, "the moment in between was missed");
         let open = "SELECT COUNT(*) FROM orphan_scan_ranges WHERE done = 0";
@@ -137,7 +137,7 @@ async fn a_store_that_is_in_doubt_after_the_scan_keeps_everything(database: Data
     env.execute("UPDATE catalog_facts SET value = '0' WHERE name = 'store_counter'").await;
     in_doubt(try_scan(&server).await);
     assert_eq!(env.scalar(ORDERS).await, 0);
-    store::accept(&server.app.core.catalog, &server.app.core.place(), server.app.core.clock.now())
+    store::accept(&server.app.core.catalog, &server.app.core.store_ref(), server.app.core.clock.now())
         .await
         .expect("a person's word");
     assert_eq!(scan(&server).await.deleted, 1, "the same scan goes on");

@@ -8,8 +8,8 @@ use crate::oracle;
 use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 use tokio_util::sync::CancellationToken;
 use wharfinger::core::VerbError;
-use wharfinger::sweeps::orphan_blobs::run_at;
-use wharfinger::sweeps::{ByHand, LEASE_MS, NotRun, Sweep, SweepLease, run_now};
+use wharfinger::sweeps::orphan_blobs::run_with;
+use wharfinger::sweeps::{ManualRun, LEASE_MS, SweepRunError, Sweep, SweepLease, run_now};
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{Fence, SweepClaim, SweepClaimOutcome};
 
@@ -100,15 +100,15 @@ async fn who_lost_its_turn_orders_nothing(database: Database) {
     living(&env).await;
     plant_orphans(&env);
     let (zombie, heir) = (env.start().await, env.start().await);
-    let lost = SweepLease::under(&zombie.app.core, claim(&zombie).await);
+    let lost = SweepLease::with_fence(&zombie.app.core, claim(&zombie).await);
     env.advance(LEASE_MS);
-    let lease = SweepLease::under(&heir.app.core, claim(&heir).await);
-    assert_eq!(run_at(&zombie.app.core, &lost, SMALL).await, Err(VerbError::TakenOver));
+    let lease = SweepLease::with_fence(&heir.app.core, claim(&heir).await);
+    assert_eq!(run_with(&zombie.app.core, &lost, SMALL).await, Err(VerbError::TakenOver));
     let written = "SELECT (SELECT COUNT(*) FROM orphan_scans) + (SELECT COUNT(*) FROM orphan_blobs) \
         + (SELECT COUNT(*) FROM pending_cleanups)";
     assert_eq!((env.scalar(written).await, orphans_left(&env)), (0, ORPHANS));
 
-    let swept = run_at(&heir.app.core, &lease, SMALL).await.expect("its lease");
+    let swept = run_with(&heir.app.core, &lease, SMALL).await.expect("its lease");
     assert_eq!((swept.total, swept.deleted), (ORPHANS, ORPHANS));
     oracle::all_is_healed(&env, &heir).await;
 }
@@ -142,7 +142,7 @@ async fn who_takes_over_goes_on_where_the_other_was(database: Database) {
     plant_orphans(&env);
     let stop = CancellationToken::new();
     stop.cancel();
-    run_at(&server.app.core, &SweepLease::by_hand(&server.app.core).until(&stop), SMALL)
+    run_with(&server.app.core, &SweepLease::unleased(&server.app.core).with_stop(&stop), SMALL)
         .await
         .expect("cut short at once");
     let begun = env.texts("SELECT id FROM orphan_scans WHERE ended_at IS NULL").await;
@@ -158,14 +158,14 @@ async fn a_shutdown_stops_at_a_page(database: Database) {
     plant_orphans(&env);
     let server = env.start().await;
     let stop = CancellationToken::new();
-    let lease = SweepLease::by_hand(&server.app.core).until(&stop);
+    let lease = SweepLease::unleased(&server.app.core).with_stop(&stop);
     let cut_in_the_middle = async {
         while env.scalar("SELECT COUNT(*) FROM orphan_scan_ranges WHERE listed > 0").await == 0 {
             tokio::task::yield_now().await;
         }
         stop.cancel();
     };
-    let mut sweeping = std::pin::pin!(run_at(&server.app.core, &lease, SLOW));
+    let mut sweeping = std::pin::pin!(run_with(&server.app.core, &lease, SLOW));
     let swept = tokio::select! {
         swept = &mut sweeping => swept,
         () = cut_in_the_middle => sweeping.await,
@@ -185,13 +185,13 @@ async fn two_sweepers_handle_each_orphan_once(database: Database) {
     plant_orphans(&env);
     let (one, other) =
         (env.start_with(Faults::every_nth("delete", 1)).await, env.start_with(Faults::every_nth("delete", 1)).await);
-    let by_hand = ByHand::default();
-    let run = async |server: &TestApp| run_now(&server.app.uploads, Sweep::OrphanCleanup, &by_hand).await;
+    let manual = ManualRun::default();
+    let run = async |server: &TestApp| run_now(&server.app.uploads, Sweep::OrphanCleanup, &manual).await;
     for _ in 0..3 {
         let (a, b) = tokio::join!(run(&one), run(&other));
         assert!(a.is_ok() || b.is_ok(), "{a:?} {b:?}");
         for outcome in [a, b] {
-            assert!(matches!(outcome, Ok(_) | Err(NotRun::Busy { .. })), "the other is at it: {outcome:?}");
+            assert!(matches!(outcome, Ok(_) | Err(SweepRunError::Busy { .. })), "the other is at it: {outcome:?}");
         }
         assert_eq!(orphans_left(&env), ORPHANS, "no delete was carried out");
     }

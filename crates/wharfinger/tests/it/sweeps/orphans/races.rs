@@ -39,7 +39,7 @@ async fn nothing_alive_is_taken(database: Database) {
     let scans = async {
         while done.load(Ordering::SeqCst) < SCANS {
             match try_scan(&server).await {
-                Ok(seen) => assert_eq!((seen.missing, seen.errors, seen.spared), (0, 0, 0), "{seen:?}"),
+                Ok(seen) => assert_eq!((seen.missing, seen.errors, seen.skipped), (0, 0, 0), "{seen:?}"),
                 Err(error) => assert_eq!(error, VerbError::TakenOver),
             }
             server.settle().await;
@@ -72,7 +72,7 @@ async fn rows_are_read_after_the_objects(database: Database) {
     let (seen, file) = tokio::join!(try_scan(&server), comes);
     let seen = seen.expect("a scan");
     assert_eq!(
-        (seen.listed, seen.total, seen.spared, seen.missing),
+        (seen.listed, seen.total, seen.skipped, seen.missing),
         (1, 0, 0, 0),
         "it was listed, and known"
     );
