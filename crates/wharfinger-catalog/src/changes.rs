@@ -1,37 +1,37 @@
-//! The one committer: the only code that updates `files`. It takes many decided changes, compares the version of each row,
-//! writes each table by one statement for all of them, and answers whose row was still what had been read.
+//! The committer: the only code that updates `files`. It takes many decided changes, compares the version of each row and
+//! writes each table in few statements. It returns the files whose row had not changed since it was read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use wharfinger_lifecycle::file::Change;
+use wharfinger_lifecycle::file::{Change, File};
 use wharfinger_lifecycle::id::{FileId, TenantId};
 use wharfinger_lifecycle::stage::{Stage, show_list};
 
-use crate::database::sql::{Dialect, Tx, args, places, signed, typed_rows};
+use crate::database::sql::{Arg, Dialect, Tx, args, places, signed, typed_rows};
 use crate::database::writer::{TxOutcome, Write};
 use crate::derived::outputs;
 use crate::error::CatalogError;
 use crate::figures::counters;
 use crate::files::history;
 use crate::jobs::effects;
-use crate::outbox::{archive, notices};
+use crate::outbox::{archive, notifications};
 use crate::quota::charges;
 use crate::quota::owner::{self, QuotaState};
 use crate::{Catalog, RowSettings};
 
-/// Who makes changes, and what the rows that follow from them say.
+/// The actor of changes, and the settings for the rows that follow from them.
 #[derive(Clone, Debug)]
 pub(crate) struct Committer {
     pub(crate) actor: String,
     pub(crate) rows: RowSettings,
 }
 
-/// The quota rows of tenants whose refunds may belong to Redis.
-type HeldQuotas = BTreeMap<TenantId, QuotaState>;
+/// The locked quota states of tenants whose refunds may belong to Redis.
+type LockedQuotas = BTreeMap<TenantId, QuotaState>;
 
 impl Committer {
-    /// Makes the changes whose row is still what was read; answers their files.
+    /// Applies the changes whose row still has the version that was read; returns their files.
     pub(crate) async fn apply(
         &self,
         tx: &mut Tx<'_>,
@@ -39,67 +39,67 @@ impl Committer {
     ) -> Result<BTreeSet<FileId>, CatalogError> {
         let files: BTreeSet<FileId> = changes.iter().map(|change| change.before.id).collect();
         if files.len() != changes.len() {
-            return Err(CatalogError::Corrupt("two changes of one file in one set".into()));
+            return Err(CatalogError::Corrupt("one set holds two changes of one file".into()));
         }
-        // Quota rows are locked before files, as everywhere.
-        let held = self.hold_quotas(tx, changes).await?;
+        // Quota owners are locked before files, as in registrations.
+        let locked = self.lock_quotas(tx, changes).await?;
         lock(tx, changes).await?;
         let mut applied = BTreeSet::new();
         for some in changes.chunks(tx.dialect().rows_max()) {
             applied.extend(update(tx, some).await?);
         }
-        let made: Vec<&Change> = changes.iter().filter(|change| applied.contains(&change.after.id)).collect();
-        self.follow(tx, &made, &held).await?;
+        let changed: Vec<&Change> =
+            changes.iter().filter(|change| applied.contains(&change.after.id)).collect();
+        self.write_related(tx, &changed, &locked).await?;
         Ok(applied)
     }
 
-    /// The same for files that the caller has locked, in the order of their ids, and decided under that lock.
+    /// The same for files that the caller locked before it decided.
     pub(crate) async fn apply_locked(&self, tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
         for some in changes.chunks(tx.dialect().rows_max()) {
             if update(tx, some).await?.len() != some.len() {
-                return Err(CatalogError::Corrupt("a file was changed under its lock".into()));
+                return Err(CatalogError::Corrupt("a locked file was changed by another transaction".into()));
             }
         }
-        self.follow(tx, &changes.iter().collect::<Vec<_>>(), &HeldQuotas::new()).await
+        self.write_related(tx, &changes.iter().collect::<Vec<_>>(), &LockedQuotas::new()).await
     }
 
-    /// Everything that a change brings with it.
-    async fn follow(
+    /// Writes the rows of other tables that follow from the changes.
+    async fn write_related(
         &self,
         tx: &mut Tx<'_>,
         changes: &[&Change],
-        held: &HeldQuotas,
+        locked: &LockedQuotas,
     ) -> Result<(), CatalogError> {
         if changes.is_empty() {
             return Ok(());
         }
-        // Jobs before outputs: workers that write outputs hold only their job. Once it is gone, nothing is added to what is
-        // removed here.
+        // Jobs before outputs: workers that write outputs lock only their job. Once it is gone, no more outputs are added.
         effects::apply(tx, changes, self.rows.job_max_attempts).await?;
         for some in changes.chunks(tx.dialect().rows_max()) {
             history::extend(tx, some, &self.actor).await?;
             archive::changed(tx, some, &self.actor, self.rows.targets).await?;
-            outputs::end(tx, some, &self.rows).await?;
+            outputs::delete_for(tx, some, &self.rows).await?;
         }
-        notices::changed(tx, changes, self.rows.targets).await?;
+        notifications::changed(tx, changes, self.rows.targets).await?;
         counters::changed(tx, changes).await?;
-        refund(tx, changes, held).await
+        refund(tx, changes, locked).await
     }
 
-    async fn hold_quotas(&self, tx: &mut Tx<'_>, changes: &[Change]) -> Result<HeldQuotas, CatalogError> {
-        let mut held = HeldQuotas::new();
+    async fn lock_quotas(&self, tx: &mut Tx<'_>, changes: &[Change]) -> Result<LockedQuotas, CatalogError> {
+        let mut locked = LockedQuotas::new();
         if self.rows.with_redis_quota {
             let refunded = changes.iter().filter(|change| change.refunded_bytes() > 0);
             for tenant in refunded.map(|change| &change.after.tenant).collect::<BTreeSet<_>>() {
-                held.insert(tenant.clone(), owner::hold(tx, tenant).await?);
+                locked.insert(tenant.clone(), owner::lock_shared(tx, tenant).await?);
             }
         }
-        Ok(held)
+        Ok(locked)
     }
 }
 
-/// In one order everywhere, so that two that change the same files do not wait for each other in a ring. The update itself
-/// locks in no order; SQLite has one writer, and one row needs no order.
+/// Locks the files in the order of their ids, so that two writes of the same files do not deadlock. The UPDATE alone has
+/// no such order. SQLite has one writer, and a single row needs no order.
 async fn lock(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
     if tx.dialect() == Dialect::Sqlite || changes.len() < 2 {
         return Ok(());
@@ -114,36 +114,40 @@ async fn lock(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
     Ok(())
 }
 
-/// The columns of a file that can change, after its id and the version that was read.
-const COLUMNS: [(&str, &str); 19] = [
-    ("pipeline_status", "TEXT"),
-    ("version", "BIGINT"),
-    ("charged_bytes", "BIGINT"),
-    ("retry_count", "BIGINT"),
-    ("error", "TEXT"),
-    ("etag", "TEXT"),
-    ("object_version", "TEXT"),
-    ("end_reason", "TEXT"),
-    ("url_dead_at", "BIGINT"),
-    ("next_check_at", "BIGINT"),
-    ("updated_at", "BIGINT"),
-    ("confirmed_at", "BIGINT"),
-    ("ready_at", "BIGINT"),
-    ("checksum_sha256", "TEXT"),
-    ("stages", "TEXT"),
-    ("stage", "TEXT"),
-    ("failed_at", "BIGINT"),
-    ("warned_at", "BIGINT"),
-    ("metadata", "TEXT"),
+/// A column of a file that can change: its name, its SQL type and its value.
+struct Column(&'static str, &'static str, fn(&File) -> Arg);
+
+const COLUMNS: [Column; 19] = [
+    Column("pipeline_status", "TEXT", |file| file.status.as_str().into()),
+    Column("version", "BIGINT", |file| file.version.into()),
+    Column("charged_bytes", "BIGINT", |file| signed(file.charged_bytes).into()),
+    Column("retry_count", "BIGINT", |file| i64::from(file.retry_count).into()),
+    Column("error", "TEXT", |file| file.error.as_deref().into()),
+    Column("etag", "TEXT", |file| file.pin.as_ref().map(|pin| pin.etag.as_str()).into()),
+    Column("object_version", "TEXT", |file| {
+        file.pin.as_ref().and_then(|pin| pin.version_id.as_deref()).into()
+    }),
+    Column("end_reason", "TEXT", |file| file.ended.map(|reason| reason.as_str()).into()),
+    Column("url_dead_at", "BIGINT", |file| file.url_dead_at.into()),
+    Column("next_check_at", "BIGINT", |file| file.next_check_at.into()),
+    Column("updated_at", "BIGINT", |file| file.updated_at.into()),
+    Column("confirmed_at", "BIGINT", |file| file.confirmed_at.into()),
+    Column("ready_at", "BIGINT", |file| file.ready_at.into()),
+    Column("checksum_sha256", "TEXT", |file| file.checksum_sha256.as_deref().into()),
+    Column("stages", "TEXT", |file| show_list(&file.stages).into()),
+    Column("stage", "TEXT", |file| file.stage.map(Stage::as_str).into()),
+    Column("failed_at", "BIGINT", |file| file.failed_at.into()),
+    Column("warned_at", "BIGINT", |file| file.warned_at.into()),
+    Column("metadata", "TEXT", |file| file.metadata.as_deref().into()),
 ];
 
-/// For one change, which is what most callers have: the text is made once.
-static UPDATE_ONE: LazyLock<String> = LazyLock::new(|| update_text(1));
+/// For one change, the usual case: the text is built once.
+static UPDATE_ONE: LazyLock<String> = LazyLock::new(|| update_text(&COLUMNS.iter().collect::<Vec<_>>(), 1));
 
-fn update_text(changes: usize) -> String {
-    let names: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();
+fn update_text(columns: &[&Column], changes: usize) -> String {
+    let names: Vec<&str> = columns.iter().map(|column| column.0).collect();
     let types: Vec<&str> =
-        ["TEXT", "BIGINT"].into_iter().chain(COLUMNS.iter().map(|(_, kind)| *kind)).collect();
+        ["TEXT", "BIGINT"].into_iter().chain(columns.iter().map(|column| column.1)).collect();
     let set: Vec<String> = names.iter().map(|name| format!("{name} = new.{name}")).collect();
     format!(
         "WITH new (id, before, {}) AS (VALUES {}) UPDATE files SET {} FROM new \
@@ -154,46 +158,35 @@ fn update_text(changes: usize) -> String {
     )
 }
 
-/// Answers the files whose version was the one that had been read.
+/// Returns the files whose version was the one that had been read. A set writes the columns that change in it: stages of
+/// the pipeline change half of them.
 async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<Vec<FileId>, CatalogError> {
-    let mut args = Vec::with_capacity(changes.len() * (2 + COLUMNS.len()));
+    let differs =
+        |column: &&Column| changes.iter().any(|change| column.2(&change.before) != column.2(&change.after));
+    let columns: Vec<&Column> = match changes {
+        [_] => COLUMNS.iter().collect(),
+        _ => COLUMNS.iter().filter(differs).collect(),
+    };
+    let mut args = Vec::with_capacity(changes.len() * (2 + columns.len()));
     for Change { before, after: file, .. } in changes {
         if file.charged_bytes > before.charged_bytes {
-            return Err(CatalogError::Corrupt(format!("file {} would be charged again", file.id)));
+            return Err(CatalogError::Corrupt(format!(
+                "a change would raise the charge of file {}",
+                file.id
+            )));
         }
-        args.extend(args![
-            file.id.to_string(),
-            before.version,
-            file.status.as_str(),
-            file.version,
-            signed(file.charged_bytes),
-            i64::from(file.retry_count),
-            file.error.as_deref(),
-            file.pin.as_ref().map(|pin| pin.etag.as_str()),
-            file.pin.as_ref().and_then(|pin| pin.version_id.as_deref()),
-            file.ended.map(|reason| reason.as_str()),
-            file.url_dead_at,
-            file.next_check_at,
-            file.updated_at,
-            file.confirmed_at,
-            file.ready_at,
-            file.checksum_sha256.as_deref(),
-            show_list(&file.stages),
-            file.stage.map(Stage::as_str),
-            file.failed_at,
-            file.warned_at,
-            file.metadata.as_deref(),
-        ]);
+        args.extend(args![file.id.to_string(), before.version]);
+        args.extend(columns.iter().map(|column| column.2(file)));
     }
     let rows = match changes.len() {
         1 => tx.rows(UPDATE_ONE.as_str(), args).await?,
-        count => tx.rows_built(update_text(count), args).await?,
+        count => tx.rows_built(update_text(&columns, count), args).await?,
     };
     rows.iter().map(|row| row.parsed("id")).collect()
 }
 
-/// One refund for each tenant.
-async fn refund(tx: &mut Tx<'_>, changes: &[&Change], held: &HeldQuotas) -> Result<(), CatalogError> {
+/// One refund per tenant.
+async fn refund(tx: &mut Tx<'_>, changes: &[&Change], locked: &LockedQuotas) -> Result<(), CatalogError> {
     let mut refunds: BTreeMap<&TenantId, (u64, i64)> = BTreeMap::new();
     for change in changes {
         let (bytes, now) = refunds.entry(&change.after.tenant).or_default();
@@ -201,7 +194,7 @@ async fn refund(tx: &mut Tx<'_>, changes: &[&Change], held: &HeldQuotas) -> Resu
         *now = change.after.updated_at;
     }
     for (tenant, (bytes, now)) in refunds.into_iter().filter(|(_, (bytes, _))| *bytes > 0) {
-        charges::give_back(tx, tenant, bytes, held.get(tenant).copied(), now).await?;
+        charges::refund(tx, tenant, bytes, locked.get(tenant).copied(), now).await?;
     }
     Ok(())
 }
@@ -228,7 +221,7 @@ impl Catalog {
         Committer { actor: actor.to_owned(), rows: self.rows }
     }
 
-    /// Commits a decided change, or answers [`CatalogError::Stale`] if the row is no longer what was read.
+    /// Commits a decided change, or fails with [`CatalogError::Stale`] if the row has changed since it was read.
     pub async fn commit(&self, change: Change, actor: &str) -> Result<(), CatalogError> {
         let changes = vec![change];
         match self.write(Commit { changes, committer: self.committer(actor) }).await?.is_empty() {
@@ -237,8 +230,8 @@ impl Catalog {
         }
     }
 
-    /// Commits decided changes of different files in one transaction; answers the files, in the order of their ids, whose
-    /// row was still what had been read. The others are left as they are.
+    /// Commits decided changes of different files in one transaction. Returns the committed files in the order of their
+    /// ids. Files whose row has changed since it was read are left as they are.
     pub async fn commit_all(&self, changes: Vec<Change>, actor: &str) -> Result<Vec<FileId>, CatalogError> {
         if changes.is_empty() {
             return Ok(Vec::new());

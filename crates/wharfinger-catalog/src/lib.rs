@@ -62,7 +62,7 @@ pub use orphans::blobs::{
 };
 pub use orphans::scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTotals};
 pub use outbox::lines::{Destination, OutboxLine, OutboxPayload};
-pub use outbox::notices::Notification;
+pub use outbox::notifications::Notification;
 pub use quota::charges::QuotaDrift;
 pub use quota::owner::{MoveQuota, MovedQuota, QuotaOwner, QuotaState};
 pub use registrations::{Admission, BatchUse, NewFile, RegisterOutcome, Registration};

@@ -1,5 +1,5 @@
-//! Registers files: one, or all of a batch, with everything that belongs to them. Many registrations share one transaction,
-//! and each is made whole or not at all.
+//! Registers files: one, or all of a batch, with their related rows. Many registrations share one transaction. Each is
+//! written completely or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::files::idempotency::{self, IdempotencyKey};
 use crate::files::{batches, history};
 use crate::jobs::delayed::{self, NewJob};
 use crate::outbox::{archive, lines};
-use crate::quota::charges::{self, Reserved};
+use crate::quota::charges::{self, Reservation};
 use crate::quota::owner::{self, QuotaOwner, QuotaState};
 use crate::{Catalog, OutboxTargets, RowSettings};
 
-/// What is registered together, with all that its transaction holds.
+/// Files that are registered together.
 #[derive(Clone, Debug)]
 pub struct Registration {
     pub tenant: TenantId,
@@ -36,14 +36,14 @@ pub struct Registration {
     pub unconfirmed_limit_percent: u8,
     pub idempotency_key: Option<IdempotencyKey>,
     pub admission: Admission,
-    /// The broker brings the checks back when they are due.
+    /// The broker delivers the checks when they are due.
     pub by_broker: bool,
 }
 
 #[derive(Clone, Debug)]
 pub struct NewFile {
     pub file: File,
-    /// The delayed check that looks at the file when its time is over.
+    /// The delayed check of the file at the end of its upload window.
     pub check: NewJob,
     pub check_id: JobId,
 }
@@ -51,33 +51,33 @@ pub struct NewFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchUse {
     None,
-    /// The batch comes to be with its files.
+    /// The batch is created with its files.
     New(Batch),
-    /// The files become part of one that is active.
+    /// The files are added to an active batch.
     Existing(BatchId),
 }
 
-/// Who has let a registration in.
+/// Who has admitted a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Nobody yet: the tenant's row does.
+    /// Nobody yet: the tenant's quota row decides.
     Database,
-    /// Redis has, and has counted it.
+    /// Redis has admitted and counted it.
     Redis { epoch: i64, limit_bytes: u64 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegisterOutcome {
     Created,
-    /// Whoever let it in, or was asked to, is not the one who does; nothing happened.
+    /// Nothing happened: the admission came from another owner or epoch than the current one.
     QuotaOwnerChanged(QuotaState),
-    /// The key was used before with the same body, and made this file or batch.
+    /// The key was used before with the same body and created this file or batch.
     Repeated(Uuid),
     /// The key was used before with another body.
     KeyMismatch,
-    /// The owner has no such batch.
+    /// The user has no such batch.
     NoBatch,
-    /// The batch takes no files any more.
+    /// The batch accepts no more files.
     BatchClosed(BatchError),
     QuotaExceeded {
         used_bytes: u64,
@@ -89,25 +89,25 @@ pub enum RegisterOutcome {
     },
 }
 
-/// Registrations that are made together: one statement for each table, one charge for each tenant.
+/// Registrations in one transaction, with few statements per table and one charge per tenant.
 struct Register {
-    wanted: Arc<Vec<Registration>>,
+    registrations: Arc<Vec<Registration>>,
     rows: RowSettings,
 }
 
-/// Answers of those that cannot be made, by their places. If there is one, nothing was made.
-type Refused = BTreeMap<usize, RegisterOutcome>;
+/// The answers to refused registrations, by their positions. If there is one, nothing was written.
+type Refusals = BTreeMap<usize, RegisterOutcome>;
 
 impl Write for Register {
-    type Answer = Refused;
+    type Answer = Refusals;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Refused>, CatalogError> {
-        let refused = self.refused_at_once(tx).await?;
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Refusals>, CatalogError> {
+        let refused = self.refuse_early(tx).await?;
         if !refused.is_empty() {
             return Ok(TxOutcome::Rollback(refused));
         }
         self.insert(tx).await?;
-        // The quota rows come last: others wait for them.
+        // Quota rows are locked last, because other transactions wait for them.
         let refused = self.charge(tx).await?;
         Ok(match refused.is_empty() {
             true => TxOutcome::Commit(refused),
@@ -117,7 +117,7 @@ impl Write for Register {
 }
 
 impl Admission {
-    fn holds_at(&self, state: &QuotaState) -> bool {
+    fn is_valid_at(&self, state: &QuotaState) -> bool {
         match self {
             Admission::Database => state.owner == QuotaOwner::Database,
             Admission::Redis { epoch, .. } => state.owner == QuotaOwner::Redis && state.epoch == *epoch,
@@ -126,7 +126,7 @@ impl Admission {
 }
 
 impl Registration {
-    /// A batch that is opened without files is charged nothing.
+    /// A new batch without files charges nothing.
     pub fn needs_quota(&self) -> bool {
         !self.files.is_empty()
     }
@@ -135,8 +135,8 @@ impl Registration {
         self.files.iter().map(|new| new.file.charged_bytes).sum()
     }
 
-    /// What its key is remembered by.
-    fn made(&self) -> Option<Uuid> {
+    /// The id that is stored with its idempotency key.
+    fn created_id(&self) -> Option<Uuid> {
         match (&self.batch, self.files.first()) {
             (BatchUse::New(batch), _) => Some(batch.id.0),
             (BatchUse::None | BatchUse::Existing(_), first) => first.map(|new| new.file.id.0),
@@ -147,17 +147,19 @@ impl Registration {
         (&self.tenant, &self.user)
     }
 
-    /// The answer to a key that was used before.
+    /// Claims the idempotency key; an answer if it was used before.
     async fn refused_by_key(&self, tx: &mut Tx<'_>) -> Result<Option<RegisterOutcome>, CatalogError> {
-        let (Some(idempotency_key), Some(made)) = (&self.idempotency_key, self.made()) else { return Ok(None) };
-        Ok(match idempotency::take(tx, self.owner(), idempotency_key, made, self.now).await? {
-            idempotency::Taken::Ours => None,
-            idempotency::Taken::Before(id) => Some(RegisterOutcome::Repeated(id)),
-            idempotency::Taken::OtherBody => Some(RegisterOutcome::KeyMismatch),
+        let (Some(idempotency_key), Some(created)) = (&self.idempotency_key, self.created_id()) else {
+            return Ok(None);
+        };
+        Ok(match idempotency::claim(tx, self.owner(), idempotency_key, created, self.now).await? {
+            idempotency::KeyClaim::New => None,
+            idempotency::KeyClaim::Repeated(id) => Some(RegisterOutcome::Repeated(id)),
+            idempotency::KeyClaim::Mismatch => Some(RegisterOutcome::KeyMismatch),
         })
     }
 
-    /// A batch that is joined cannot end before this has committed, and one that is about to end is waited for.
+    /// Inserts a new batch. Locks an existing one until the commit, so that it cannot end before it.
     async fn refused_by_batch(
         &self,
         tx: &mut Tx<'_>,
@@ -167,11 +169,11 @@ impl Registration {
             BatchUse::None => Ok(None),
             BatchUse::New(batch) => {
                 batches::insert(tx, batch).await?;
-                archive::batch_turned(tx, batch, &self.actor, self.now, targets).await?;
+                archive::batch_changed(tx, batch, &self.actor, self.now, targets).await?;
                 Ok(None)
             }
             BatchUse::Existing(id) => {
-                let batch = batches::hold(tx, *id).await?;
+                let batch = batches::lock_shared(tx, *id).await?;
                 let own = batch.filter(|batch| (&batch.tenant, &batch.user) == self.owner());
                 Ok(match own.map(|batch| batch.check_open(self.now)) {
                     None => Some(RegisterOutcome::NoBatch),
@@ -184,94 +186,106 @@ impl Registration {
 }
 
 impl Register {
-    /// What is known before anything is charged: who admits, keys and batches.
-    async fn refused_at_once(&self, tx: &mut Tx<'_>) -> Result<Refused, CatalogError> {
+    /// Checks what is known before the charge: the quota owner, keys and batches.
+    async fn refuse_early(&self, tx: &mut Tx<'_>) -> Result<Refusals, CatalogError> {
         let mut states: BTreeMap<&TenantId, QuotaState> = BTreeMap::new();
         if self.rows.with_redis_quota {
-            let charged = self.wanted.iter().filter(|wanted| wanted.needs_quota());
-            for tenant in charged.map(|wanted| &wanted.tenant).collect::<BTreeSet<_>>() {
-                states.insert(tenant, owner::hold(tx, tenant).await?);
+            let charged = self.registrations.iter().filter(|registration| registration.needs_quota());
+            for tenant in charged.map(|registration| &registration.tenant).collect::<BTreeSet<_>>() {
+                states.insert(tenant, owner::lock_shared(tx, tenant).await?);
             }
         }
-        let mut refused = Refused::new();
-        for (place, wanted) in self.wanted.iter().enumerate() {
-            let state = states.get(&wanted.tenant).filter(|_| wanted.needs_quota());
-            let answer = match state.filter(|state| !wanted.admission.holds_at(state)) {
+        let mut refused = Refusals::new();
+        for (position, registration) in self.registrations.iter().enumerate() {
+            let state = states.get(&registration.tenant).filter(|_| registration.needs_quota());
+            let answer = match state.filter(|state| !registration.admission.is_valid_at(state)) {
                 Some(state) => Some(RegisterOutcome::QuotaOwnerChanged(*state)),
-                None => match wanted.refused_by_key(tx).await? {
+                None => match registration.refused_by_key(tx).await? {
                     Some(answer) => Some(answer),
-                    None => wanted.refused_by_batch(tx, self.rows.targets).await?,
+                    None => registration.refused_by_batch(tx, self.rows.targets).await?,
                 },
             };
-            refused.extend(answer.map(|answer| (place, answer)));
+            refused.extend(answer.map(|answer| (position, answer)));
         }
         Ok(refused)
     }
 
     async fn insert(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
-        let now = self.wanted.iter().map(|wanted| wanted.now).max().unwrap_or_default();
-        let files: Vec<(&NewFile, &Registration)> =
-            self.wanted.iter().flat_map(|wanted| wanted.files.iter().map(move |new| (new, wanted))).collect();
+        let now = self.registrations.iter().map(|registration| registration.now).max().unwrap_or_default();
+        let files: Vec<(&NewFile, &Registration)> = self
+            .registrations
+            .iter()
+            .flat_map(|registration| registration.files.iter().map(move |new| (new, registration)))
+            .collect();
         for some in files.chunks(tx.dialect().rows_max()) {
             let new: Vec<&NewFile> = some.iter().map(|(new, _)| *new).collect();
             let by: Vec<(&NewFile, &str)> =
-                some.iter().map(|(new, wanted)| (*new, wanted.actor.as_str())).collect();
+                some.iter().map(|(new, registration)| (*new, registration.actor.as_str())).collect();
             insert_files(tx, &new).await?;
             insert_objects(tx, &new).await?;
-            history::begin(tx, &by).await?;
+            history::insert_first(tx, &by).await?;
             archive::registered(tx, &by, self.rows.targets).await?;
             let checks: Vec<_> = new.iter().map(|new| (new.check_id, new.check.clone())).collect();
             delayed::insert_many(tx, &checks, now).await?;
-            let by_broker = some.iter().filter(|(_, wanted)| wanted.by_broker);
+            let by_broker = some.iter().filter(|(_, registration)| registration.by_broker);
             let checks: Vec<_> = by_broker.map(|(new, _)| (new.check_id, new.check.clone())).collect();
             lines::insert_checks(tx, &checks, now).await?;
         }
         counters::added(tx, files.iter().map(|(new, _)| &new.file)).await?;
-        for empty in self.wanted.iter().filter(|wanted| !wanted.needs_quota()) {
-            counters::noticed(tx, &empty.tenant, &empty.user).await?;
+        for empty in self.registrations.iter().filter(|registration| !registration.needs_quota()) {
+            counters::record_other_change(tx, &empty.tenant, &empty.user).await?;
         }
         Ok(())
     }
 
-    /// One charge for all of a tenant. Where they do not fit together, they are admitted in their order.
-    async fn charge(&self, tx: &mut Tx<'_>) -> Result<Refused, CatalogError> {
+    /// One charge for all registrations of a tenant. If they exceed the limit together, they are admitted in their order.
+    async fn charge(&self, tx: &mut Tx<'_>) -> Result<Refusals, CatalogError> {
         let mut by_tenant: BTreeMap<&TenantId, Vec<(usize, &Registration)>> = BTreeMap::new();
-        for (place, wanted) in self.wanted.iter().enumerate().filter(|(_, wanted)| wanted.needs_quota()) {
-            by_tenant.entry(&wanted.tenant).or_default().push((place, wanted));
+        for (position, registration) in
+            self.registrations.iter().enumerate().filter(|(_, registration)| registration.needs_quota())
+        {
+            by_tenant.entry(&registration.tenant).or_default().push((position, registration));
         }
-        let mut refused = Refused::new();
+        let mut refused = Refusals::new();
         for (tenant, all) in by_tenant {
-            let by_database: Vec<_> =
-                all.iter().filter(|(_, wanted)| wanted.admission == Admission::Database).collect();
+            let by_database: Vec<_> = all
+                .iter()
+                .filter(|(_, registration)| registration.admission == Admission::Database)
+                .collect();
             let mut limit_bytes = None;
             if let Some((_, first)) = by_database.first() {
-                let sizes: Vec<u64> = by_database.iter().map(|(_, wanted)| wanted.bytes()).collect();
+                let sizes: Vec<u64> =
+                    by_database.iter().map(|(_, registration)| registration.bytes()).collect();
                 match charges::reserve(tx, tenant, &sizes, first.default_limit_bytes).await? {
-                    Reserved::All { limit_bytes: limit } => limit_bytes = Some(limit),
-                    Reserved::NotAll { limit_bytes: limit, exceeded } => {
+                    Reservation::Charged { limit_bytes: limit } => limit_bytes = Some(limit),
+                    Reservation::Exceeded { limit_bytes: limit, exceeded } => {
                         limit_bytes = Some(limit);
-                        for ((place, _), exceeded) in by_database.iter().zip(exceeded) {
-                            refused.extend(exceeded.map(|exceeded| (*place, RegisterOutcome::exceeded(exceeded))));
+                        for ((position, _), exceeded) in by_database.iter().zip(exceeded) {
+                            refused.extend(
+                                exceeded.map(|exceeded| (*position, RegisterOutcome::exceeded(exceeded))),
+                            );
                         }
                     }
-                    Reserved::NotHere(state) => {
+                    Reservation::OwnedByRedis(state) => {
                         refused.extend(
-                            by_database.iter().map(|(place, _)| (*place, RegisterOutcome::QuotaOwnerChanged(state))),
+                            by_database
+                                .iter()
+                                .map(|(position, _)| (*position, RegisterOutcome::QuotaOwnerChanged(state))),
                         );
                     }
                 }
             }
-            let limited = all.into_iter().filter(|(place, _)| !refused.contains_key(place));
-            let limited = limited.filter_map(|(place, wanted)| match wanted.admission {
-                Admission::Redis { limit_bytes, .. } => Some((place, wanted, limit_bytes)),
-                Admission::Database => Some((place, wanted, limit_bytes?)),
+            let limited = all.into_iter().filter(|(position, _)| !refused.contains_key(position));
+            let limited = limited.filter_map(|(position, registration)| match registration.admission {
+                Admission::Redis { limit_bytes, .. } => Some((position, registration, limit_bytes)),
+                Admission::Database => Some((position, registration, limit_bytes?)),
             });
             let over = self.over_unconfirmed(tx, limited.collect()).await?;
             if !over.is_empty() {
-                // They took room from others of the tenant, which are tried again without them.
-                let own = |place: &usize| self.wanted[*place].tenant == *tenant;
-                refused.retain(|place, answer| {
-                    !(own(place) && matches!(answer, RegisterOutcome::QuotaExceeded { .. }))
+                // They used up quota of others of the tenant, which are tried again without them.
+                let own = |position: &usize| self.registrations[*position].tenant == *tenant;
+                refused.retain(|position, answer| {
+                    !(own(position) && matches!(answer, RegisterOutcome::QuotaExceeded { .. }))
                 });
             }
             refused.extend(over);
@@ -279,33 +293,35 @@ impl Register {
         Ok(refused)
     }
 
-    /// Those by which their user would hold more unconfirmed bytes than allowed, in their order. All are counted already.
+    /// Registrations that exceed the user's limit of unconfirmed bytes, in their order. All are counted already.
     async fn over_unconfirmed(
         &self,
         tx: &mut Tx<'_>,
-        wanted: Vec<(usize, &Registration, u64)>,
-    ) -> Result<Refused, CatalogError> {
-        let mut refused = Refused::new();
+        registrations: Vec<(usize, &Registration, u64)>,
+    ) -> Result<Refusals, CatalogError> {
+        let mut refused = Refusals::new();
         let mut held_by: BTreeMap<(&TenantId, &UserId), u64> = BTreeMap::new();
-        for (place, wanted, limit_bytes) in wanted {
-            if wanted.unconfirmed_limit_percent >= 100 {
+        for (position, registration, limit_bytes) in registrations {
+            if registration.unconfirmed_limit_percent >= 100 {
                 continue;
             }
-            let owner = wanted.owner();
+            let owner = registration.owner();
             let before = match held_by.get(&owner) {
                 Some(held) => *held,
                 None => {
-                    let own = self.wanted.iter().filter(|wanted| wanted.owner() == owner);
+                    let own = self.registrations.iter().filter(|registration| registration.owner() == owner);
                     let ours: u64 = own.map(Registration::bytes).sum();
                     held_unconfirmed(tx, owner).await?.saturating_sub(ours)
                 }
             };
-            let share = percent_of(limit_bytes, wanted.unconfirmed_limit_percent);
-            let held = before.saturating_add(wanted.bytes());
+            let share = percent_of(limit_bytes, registration.unconfirmed_limit_percent);
+            let held = before.saturating_add(registration.bytes());
             held_by.insert(owner, if held > share { before } else { held });
             if held > share {
-                refused
-                    .insert(place, RegisterOutcome::UnconfirmedLimit { held_bytes: before, limit_bytes: share });
+                refused.insert(
+                    position,
+                    RegisterOutcome::UnconfirmedLimit { held_bytes: before, limit_bytes: share },
+                );
             }
         }
         Ok(refused)
@@ -365,7 +381,7 @@ async fn insert_objects(tx: &mut Tx<'_>, files: &[&NewFile]) -> Result<(), Catal
     Ok(())
 }
 
-/// What a user holds in uploads that are not confirmed, or ended while their URL lives.
+/// The charged bytes of a user's uploads that are unconfirmed, or deleted while their URL is still valid.
 async fn held_unconfirmed(
     tx: &mut Tx<'_>,
     (tenant, user): (&TenantId, &UserId),
@@ -382,55 +398,65 @@ async fn held_unconfirmed(
 
 impl Catalog {
     pub async fn register(&self, registration: Registration) -> Result<RegisterOutcome, CatalogError> {
-        let wanted = Arc::new(vec![registration]);
-        let refused = self.write(Register { wanted, rows: self.rows }).await?;
+        let registrations = Arc::new(vec![registration]);
+        let refused = self.write(Register { registrations, rows: self.rows }).await?;
         Ok(refused.into_values().next().unwrap_or(RegisterOutcome::Created))
     }
 
-    /// Makes those that can be made in one transaction, and answers each in order. A refused one never hinders the others: they
-    /// are tried again without it. Where the database refuses a set, each is tried by itself.
-    pub async fn register_all(&self, wanted: Vec<Registration>) -> Vec<Result<RegisterOutcome, CatalogError>> {
+    /// Registers many in few transactions; the answers are in their order. After a refusal the others are tried again
+    /// without it. If the database rejects a set, each is tried alone.
+    pub async fn register_all(
+        &self,
+        registrations: Vec<Registration>,
+    ) -> Vec<Result<RegisterOutcome, CatalogError>> {
         let mut answers = BTreeMap::new();
-        let mut left: Vec<(usize, Registration)> = wanted.into_iter().enumerate().collect();
+        let mut left: Vec<(usize, Registration)> = registrations.into_iter().enumerate().collect();
         while !left.is_empty() {
-            // The second use of a key is answered by what the first has made.
+            // A repeated key comes after its first use, and is answered with what that created.
             let mut keys = BTreeSet::new();
-            let is_first = |(_, wanted): &(usize, Registration)| {
-                wanted.idempotency_key.as_ref().is_none_or(|used| {
-                    keys.insert((wanted.tenant.clone(), wanted.user.clone(), used.route, used.key.clone()))
+            let is_first = |(_, registration): &(usize, Registration)| {
+                registration.idempotency_key.as_ref().is_none_or(|used| {
+                    keys.insert((
+                        registration.tenant.clone(),
+                        registration.user.clone(),
+                        used.route,
+                        used.key.clone(),
+                    ))
                 })
             };
             let (now, later): (Vec<_>, Vec<_>) = left.into_iter().partition(is_first);
-            let (places, set): (Vec<usize>, Vec<Registration>) = now.into_iter().unzip();
+            let (positions, set): (Vec<usize>, Vec<Registration>) = now.into_iter().unzip();
             let set = Arc::new(set);
             left = later;
-            match self.write(Register { wanted: set.clone(), rows: self.rows }).await {
+            match self.write(Register { registrations: set.clone(), rows: self.rows }).await {
                 Ok(refused) if refused.is_empty() => {
-                    answers.extend(places.into_iter().map(|place| (place, Ok(RegisterOutcome::Created))));
+                    answers.extend(
+                        positions.into_iter().map(|position| (position, Ok(RegisterOutcome::Created))),
+                    );
                 }
                 Ok(mut refused) => {
-                    for (n, place) in places.into_iter().enumerate() {
+                    for (n, position) in positions.into_iter().enumerate() {
                         match refused.remove(&n) {
-                            Some(answer) => drop(answers.insert(place, Ok(answer))),
-                            None => left.push((place, set[n].clone())),
+                            Some(answer) => drop(answers.insert(position, Ok(answer))),
+                            None => left.push((position, set[n].clone())),
                         }
                     }
                 }
-                // All of them may have been made.
+                // All of them may have been written.
                 Err(CatalogError::Unknown(why)) => {
-                    let unknown = |place| (place, Err(CatalogError::Unknown(why.clone())));
-                    answers.extend(places.into_iter().map(unknown));
+                    let unknown = |position| (position, Err(CatalogError::Unknown(why.clone())));
+                    answers.extend(positions.into_iter().map(unknown));
                 }
-                Err(error) if places.len() == 1 => {
-                    answers.extend(places.into_iter().zip([Err(error)]));
+                Err(error) if positions.len() == 1 => {
+                    answers.extend(positions.into_iter().zip([Err(error)]));
                 }
                 Err(_) => {
-                    for (n, place) in places.into_iter().enumerate() {
-                        answers.insert(place, self.register(set[n].clone()).await);
+                    for (n, position) in positions.into_iter().enumerate() {
+                        answers.insert(position, self.register(set[n].clone()).await);
                     }
                 }
             }
-            left.sort_by_key(|(place, _)| *place);
+            left.sort_by_key(|(position, _)| *position);
         }
         answers.into_values().collect()
     }

@@ -1,5 +1,5 @@
-//! When each sweep last ran and what came of it; whose turn the next run is, and the fence that keeps whoever lost
-//! that turn from writing.
+//! The state of each sweep: its last run and result, its next run, its lease, and the fence that rejects writes of a
+//! process that lost the lease.
 
 use wharfinger_lifecycle::UnixMs;
 
@@ -21,7 +21,7 @@ pub struct SweepRecord {
     pub error: Option<String>,
 }
 
-/// How a sweep stands: what is known of its last run, and of the one under way or to come.
+/// The last run of a sweep, and its current or next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepState {
     pub name: String,
@@ -36,7 +36,7 @@ pub struct SweepState {
     pub lease_until: UnixMs,
 }
 
-/// A try to be the one that runs a sweep.
+/// A try to lease a sweep.
 #[derive(Clone, Debug)]
 pub struct SweepClaim {
     pub name: &'static str,
@@ -44,25 +44,25 @@ pub struct SweepClaim {
     pub owner: String,
     pub now: UnixMs,
     pub lease_ms: i64,
-    /// Otherwise a person asks for it, at any time.
+    /// False: a person runs it now, due or not.
     pub only_if_due: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SweepClaimOutcome {
     Leased(Fence),
-    /// It is not time for the next run.
+    /// The sweep is not due.
     NotDue {
         next_run_at: UnixMs,
     },
-    /// Another process runs it, or died while doing so.
+    /// Another process has the lease. It may have died.
     Taken {
         owner: String,
         lease_until: UnixMs,
     },
 }
 
-/// What a sweep writes is kept only while its row still has this number.
+/// A write of a sweep is accepted only while the row of the sweep still has this number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
     sweep: &'static str,
@@ -70,9 +70,9 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Fails if another process has claimed the sweep since, and keeps claims out until this transaction has ended.
-    pub(crate) async fn hold(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
-        // SQLite needs no lock: it has one writer at a time.
+    /// Fails if another process has claimed the sweep since. Blocks claims until this transaction ends.
+    pub(crate) async fn check(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
+        // SQLite has one writer and needs no lock.
         let sql = tx.dialect().pick(
             "SELECT lease_token FROM sweeps WHERE name = $1",
             "SELECT lease_token FROM sweeps WHERE name = $1 FOR NO KEY UPDATE",
@@ -134,20 +134,21 @@ impl Write for SweepClaim {
         let lease_until = row.int("lease_until")?;
         Ok(TxOutcome::Rollback(match row.maybe_int("next_run_at")? {
             Some(next_run_at) if lease_until <= self.now => SweepClaimOutcome::NotDue { next_run_at },
-            _ => {
-                SweepClaimOutcome::Taken { owner: row.maybe_text("lease_owner")?.unwrap_or_default(), lease_until }
-            }
+            _ => SweepClaimOutcome::Taken {
+                owner: row.maybe_text("lease_owner")?.unwrap_or_default(),
+                lease_until,
+            },
         }))
     }
 }
 
 /// Extends the lease of a sweep.
-struct Extend {
+struct ExtendLease {
     fence: Fence,
     lease_until: UnixMs,
 }
 
-impl Write for Extend {
+impl Write for ExtendLease {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
@@ -158,12 +159,12 @@ impl Write for Extend {
 }
 
 /// Ends the lease of a sweep.
-struct Release {
+struct ReleaseLease {
     fence: Fence,
     next_run_at: Option<UnixMs>,
 }
 
-impl Write for Release {
+impl Write for ReleaseLease {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
@@ -174,14 +175,14 @@ impl Write for Release {
     }
 }
 
-/// Brings the next run forward, unless it has been set anew since it was read: then somebody has run meanwhile.
-struct Advance {
+/// Moves the next run from one time to another, unless it has a third time by now: then the sweep has run since.
+struct AdvanceNextRun {
     name: &'static str,
     from: UnixMs,
     to: UnixMs,
 }
 
-impl Write for Advance {
+impl Write for AdvanceNextRun {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
@@ -213,42 +214,42 @@ impl Catalog {
         self.write(record).await
     }
 
-    /// Ours if the sweep is due and nobody else is at it: one of many gets it.
+    /// Leases the sweep if it is due and not leased. Of many callers one gets it.
     pub async fn claim_sweep(&self, claim: SweepClaim) -> Result<SweepClaimOutcome, CatalogError> {
         self.write(claim).await
     }
 
-    /// This catalog as a sweep writes to it: every write answers [`CatalogError::Fenced`] and changes nothing once
-    /// another has claimed the sweep.
+    /// This catalog for the writes of a sweep. Once another process has claimed the sweep, each write fails with
+    /// [`CatalogError::Fenced`] and changes nothing.
     pub fn fenced(&self, fence: Fence) -> Catalog {
         Catalog { fence: Some(fence), ..self.clone() }
     }
 
-    /// Keeps the sweep that this catalog is fenced for.
+    /// Extends the lease of the sweep that this catalog is fenced for.
     pub async fn extend_sweep(&self, lease_until: UnixMs) -> Result<(), CatalogError> {
-        self.write(Extend { fence: self.own_fence()?, lease_until }).await
+        self.write(ExtendLease { fence: self.own_fence()?, lease_until }).await
     }
 
-    /// Ends its turn. Without a time for the next run the sweep stays due, and anybody may take it up.
+    /// Releases the sweep. Without a time for the next run it stays due, and any process may claim it.
     pub async fn release_sweep(&self, next_run_at: Option<UnixMs>) -> Result<(), CatalogError> {
-        self.write(Release { fence: self.own_fence()?, next_run_at }).await
+        self.write(ReleaseLease { fence: self.own_fence()?, next_run_at }).await
     }
 
     fn own_fence(&self) -> Result<Fence, CatalogError> {
         self.fence.clone().ok_or(CatalogError::Fenced)
     }
 
-    /// For a schedule that was made denser since the next run was written down.
+    /// Moves the next run to an earlier time, after the schedule was changed.
     pub async fn advance_sweep(
         &self,
         name: &'static str,
         from: UnixMs,
         to: UnixMs,
     ) -> Result<(), CatalogError> {
-        self.write(Advance { name, from, to }).await
+        self.write(AdvanceNextRun { name, from, to }).await
     }
 
-    /// Those that have ever been looked at, in no order.
+    /// All sweeps that were ever claimed or recorded, in no order.
     pub async fn sweeps(&self) -> Result<Vec<SweepState>, CatalogError> {
         let sql = "SELECT name, last_start_at, last_end_at, last_result, last_error, last_success_at, next_run_at, \
                    lease_owner, lease_until FROM sweeps";

@@ -1,5 +1,5 @@
-//! Rows that cannot be read: damaged, or written by hand or by another version. Each is set aside where it is found and
-//! listed here with its id, and everything else goes on. One that can be read again is dropped from the list.
+//! Rows that cannot be read: damaged, or written by hand or by another version. Such a row is skipped where it is found and
+//! listed here with its id, so that all other work continues. A row that can be read again is removed from the list.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 
-/// How long something waits that cannot be read. It may be repaired, or read by another version.
+/// How long an unreadable row waits before the next try. It may be repaired, or read by another version.
 pub(crate) const RETRY_MS: i64 = 3_600_000;
-/// Far more than anybody looks through; beyond it rows are still set aside, only not listed.
+/// Beyond this number unreadable rows are still skipped, but not listed.
 const LISTED_MAX: i64 = 10_000;
 
-/// A list reads so many rows more than it shows: some that cannot be read do not make a page look like the last.
+/// Extra rows that a list reads, so that a few unreadable rows do not make a page look like the last one.
 pub(crate) const SPARE_ROWS: usize = 20;
 
 /// A table that loops and lists read.
@@ -72,7 +72,7 @@ pub struct UnreadableRow {
     pub error: String,
 }
 
-/// Lists rows, each by its id with what is wrong with it.
+/// Lists unreadable rows, given as ids and errors.
 pub(crate) async fn record(
     tx: &mut Tx<'_>,
     table: Table,
@@ -95,57 +95,62 @@ pub(crate) async fn record(
              ON CONFLICT (table_name, row_id) DO NOTHING RETURNING row_id, error",
             rows.join(" UNION ALL ")
         );
-        // Each once, however often it is found.
+        // Logged once per row, because only new rows are returned.
         for row in tx.rows_built(sql, args).await? {
             let (id, error) = (row.text("row_id")?, row.text("error")?);
-            tracing::error!(table = table.as_str(), id, error, action = "set_aside", "a row cannot be read");
+            tracing::error!(
+                table = table.as_str(),
+                id,
+                error,
+                action = "set_aside",
+                "unreadable row skipped"
+            );
         }
     }
     Ok(())
 }
 
-/// Those that can be read, and the ids and faults of the others.
+/// The readable rows, and the ids and errors of the others.
 pub(crate) fn split<T>(
     rows: &[Row],
     id: &str,
     decode: impl Fn(&Row) -> Result<T, CatalogError>,
 ) -> (Vec<T>, Vec<(String, String)>) {
-    let (mut readable, mut others) = (Vec::with_capacity(rows.len()), Vec::new());
+    let (mut readable, mut unreadable) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in rows {
         match decode(row) {
             Ok(one) => readable.push(one),
             Err(error) => {
-                let id = row.text(id).unwrap_or_else(|_| "an id that is no text".into());
-                others.push((id, error.to_string()));
+                let id = row.text(id).unwrap_or_else(|_| "(id is not text)".into());
+                unreadable.push((id, error.to_string()));
             }
         }
     }
-    (readable, others)
+    (readable, unreadable)
 }
 
-/// Where to read on behind a full page of which nothing can be read: there may be more behind it. None where the page
-/// speaks for itself.
-pub(crate) fn behind<T, P>(
+/// The cursor of the next page, if a page was full and no row of it was readable: there may be more rows. Otherwise none.
+pub(crate) fn next_cursor<T, P>(
     page: &[T],
     rows: &[Row],
     limit: usize,
-    place: impl Fn(&Row) -> Result<P, CatalogError>,
+    cursor: impl Fn(&Row) -> Result<P, CatalogError>,
 ) -> Option<P> {
     let looks_like_the_last = page.is_empty() && rows.len() >= limit;
-    looks_like_the_last.then(|| rows.iter().rev().find_map(|row| place(row).ok())).flatten()
+    looks_like_the_last.then(|| rows.iter().rev().find_map(|row| cursor(row).ok())).flatten()
 }
 
-/// A place in an order of times and ids, also of rows that cannot be read otherwise.
-pub(crate) fn place(row: &Row, time: &str) -> Result<(UnixMs, String), CatalogError> {
+/// The cursor of a row in an order of times and ids. It works for rows that cannot be decoded, too.
+pub(crate) fn cursor_of(row: &Row, time: &str) -> Result<(UnixMs, String), CatalogError> {
     Ok((row.int(time)?, row.text("id")?))
 }
 
-struct Record {
+struct RecordUnreadable {
     table: Table,
     found: Vec<(String, String)>,
 }
 
-impl Write for Record {
+impl Write for RecordUnreadable {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
@@ -154,12 +159,12 @@ impl Write for Record {
     }
 }
 
-/// Drops rows from the list that are gone or can be read.
-struct Unlist {
+/// Removes rows from the list that are deleted or readable.
+struct RemoveFromList {
     rows: Vec<UnreadableRow>,
 }
 
-impl Write for Unlist {
+impl Write for RemoveFromList {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
@@ -174,7 +179,7 @@ impl Write for Unlist {
     }
 }
 
-/// How a row of each table is read, and by which column it is known.
+/// How a row of each table is decoded, and which column has its id.
 type Decoder = fn(&Row) -> Result<(), CatalogError>;
 
 fn decoders() -> [(Table, &'static str, Decoder); 10] {
@@ -184,7 +189,7 @@ fn decoders() -> [(Table, &'static str, Decoder); 10] {
         (Table::Outbox, "id", |row| crate::outbox::lines::decode_any(row).map(drop)),
         (Table::Cleanups, "id", |row| crate::cleanups::pending::decode_claim(row).map(drop)),
         (Table::Batches, "id", |row| crate::files::batches::decode(row).map(drop)),
-        (Table::Notifications, "id", |row| crate::outbox::notices::decode(row).map(drop)),
+        (Table::Notifications, "id", |row| crate::outbox::notifications::decode(row).map(drop)),
         (Table::Sweeps, "name", |row| crate::sweeps::decode(row).map(drop)),
         (Table::Quotas, "tenant_id", |row| crate::quota::charges::tenant_of(row).map(drop)),
         (Table::TextParts, "file_id", |row| crate::derived::outputs::decode_part(row).map(drop)),
@@ -193,7 +198,7 @@ fn decoders() -> [(Table, &'static str, Decoder); 10] {
 }
 
 impl Catalog {
-    /// Those of these rows that can be read; the others are listed, and left out.
+    /// The readable ones of these rows. The others are listed and left out.
     pub(crate) async fn readable<T>(
         &self,
         table: Table,
@@ -204,14 +209,14 @@ impl Catalog {
         let (readable, others) = split(rows, id, decode);
         if !others.is_empty()
             && !self.is_read_only
-            && let Err(error) = self.write(Record { table, found: others }).await
+            && let Err(error) = self.write(RecordUnreadable { table, found: others }).await
         {
-            tracing::warn!(error = %error, "cannot list rows that cannot be read");
+            tracing::warn!(error = %error, "cannot record unreadable rows");
         }
         readable
     }
 
-    /// The same for a page of a list that has at most `limit` entries.
+    /// The same for a page of at most `limit` entries.
     pub(crate) async fn readable_page<T>(
         &self,
         table: Table,
@@ -224,8 +229,7 @@ impl Catalog {
         page
     }
 
-    /// All of these rows, for those who cannot do without one of them. If some cannot be read they are listed, and the
-    /// first one's fault is the answer.
+    /// All of these rows. If some cannot be read, they are listed and the call fails with the first error.
     pub(crate) async fn all_readable<T>(
         &self,
         table: Table,
@@ -240,7 +244,7 @@ impl Catalog {
         rows.iter().map(decode).collect()
     }
 
-    /// Rows that could not be read, by table.
+    /// The list of unreadable rows, by table.
     pub async fn unreadable_rows(&self, limit: usize) -> Result<Vec<UnreadableRow>, CatalogError> {
         let mut reader = self.reader().await?;
         let sql =
@@ -256,7 +260,7 @@ impl Catalog {
         rows.iter().map(decode).collect()
     }
 
-    /// How many rows of each table could not be read.
+    /// How many unreadable rows of each table are listed.
     pub async fn count_unreadable(&self) -> Result<BTreeMap<String, u64>, CatalogError> {
         let mut reader = self.reader().await?;
         let sql = "SELECT table_name, COUNT(*) AS listed FROM unreadable_rows GROUP BY table_name";
@@ -264,30 +268,30 @@ impl Catalog {
         rows.iter().map(|row| Ok((row.text("table_name")?, row.bytes("listed")?))).collect()
     }
 
-    /// Looks at all listed rows again, and drops those that are gone or can be read; answers how many are left.
+    /// Reads all listed rows again and removes deleted and readable ones from the list; returns how many are left.
     pub async fn recheck_unreadable(&self) -> Result<u64, CatalogError> {
         let listed = self.unreadable_rows(LISTED_MAX as usize).await?;
-        let mut still = Vec::new();
+        let mut unreadable = Vec::new();
         for (table, id, decode) in decoders() {
             let ids: Vec<&str> =
                 listed.iter().filter(|row| row.table == table.as_str()).map(|row| row.id.as_str()).collect();
             let mut reader = self.reader().await?;
             let mut tx = reader.tx(&self.faults);
-            // One id may stand for all chunks of a file.
-            let together = if id == "file_id" { 1 } else { tx.dialect().rows_max() };
-            for ids in ids.chunks(together) {
+            // The id of a file matches all of its chunks.
+            let ids_per_query = if id == "file_id" { 1 } else { tx.dialect().rows_max() };
+            for ids in ids.chunks(ids_per_query) {
                 let sql =
                     format!("SELECT * FROM {} WHERE {id} IN ({})", table.as_str(), places(1, ids.len()));
                 let rows = tx.rows_built(sql, ids.iter().flat_map(|id| args![*id]).collect()).await?;
                 let (_, others) = split(&rows, id, decode);
-                still.extend(others.into_iter().map(|(id, _)| (table.as_str(), id)));
+                unreadable.extend(others.into_iter().map(|(id, _)| (table.as_str(), id)));
             }
         }
-        let is_still =
-            |row: &UnreadableRow| still.iter().any(|(table, id)| *table == row.table && *id == row.id);
-        let (left, gone): (Vec<_>, Vec<_>) = listed.into_iter().partition(is_still);
+        let is_unreadable =
+            |row: &UnreadableRow| unreadable.iter().any(|(table, id)| *table == row.table && *id == row.id);
+        let (left, gone): (Vec<_>, Vec<_>) = listed.into_iter().partition(is_unreadable);
         if !gone.is_empty() {
-            self.write(Unlist { rows: gone }).await?;
+            self.write(RemoveFromList { rows: gone }).await?;
         }
         Ok(left.len() as u64)
     }

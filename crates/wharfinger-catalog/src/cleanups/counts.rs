@@ -1,4 +1,4 @@
-//! How many cleanups wait, counted up to a bound: these figures are asked for at every scrape.
+//! Numbers of waiting cleanups. They are read at each scrape of the metrics, so they are counted only up to a bound.
 
 use wharfinger_lifecycle::UnixMs;
 
@@ -16,8 +16,7 @@ pub struct CleanupCounts {
 }
 
 impl Catalog {
-    /// How many are due and not claimed: of those with a place in the order and of those without, each at most
-    /// [`COUNTED_MAX`].
+    /// How many cleanups are due and not claimed: ranked and unranked ones, each counted up to [`COUNTED_MAX`].
     pub async fn due_cleanups(&self, now: UnixMs) -> Result<u64, CatalogError> {
         let mut reader = self.reader().await?;
         let sql = "SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM pending_cleanups WHERE storage_type = $2 AND rank IS NULL \
@@ -29,12 +28,12 @@ impl Catalog {
         row.map_or(Ok(0), |row| row.bytes("due"))
     }
 
-    /// How many wait, and how many of them are exhausted: each at most [`COUNTED_MAX`].
+    /// How many cleanups wait, and how many of them are exhausted, each counted up to [`COUNTED_MAX`].
     pub async fn cleanup_counts(&self, scope: &Scope) -> Result<CleanupCounts, CatalogError> {
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);
         let row = match scope {
-            // In the order of an index, whose end is not reached.
+            // ORDER BY makes the database read an index, and the limit keeps it from reading all of it.
             Scope::All => {
                 tx.row(
                     "SELECT (SELECT COUNT(*) FROM (SELECT id FROM pending_cleanups ORDER BY id LIMIT $1) AS counted) \

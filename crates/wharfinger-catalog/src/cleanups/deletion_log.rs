@@ -1,5 +1,5 @@
-//! The record of deleted objects. Before a delete, the row of `pending_cleanups` is the record; when the store has said
-//! that the object is gone, the row moves here in the same transaction. What stages made of a file is one line.
+//! The log of deleted objects. Before a delete, the row of `pending_cleanups` is the record. When the store reports the
+//! object as deleted, one transaction moves the row here. All derived objects of a file share one line.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::fresh_id;
 
-/// Why an upload in parts was ended by a scan.
+/// The reason in the line of an aborted multipart upload.
 pub const REASON_UNFINISHED_UPLOAD: &str = "unfinished_upload";
 
 struct Line {
@@ -27,7 +27,7 @@ struct Line {
 
 const COLUMNS: usize = 8;
 
-/// Writes down the cleanups that are done, given as their rows.
+/// Logs finished cleanups, given as their rows.
 pub(crate) async fn record(tx: &mut Tx<'_>, done: &[Row], now: UnixMs) -> Result<(), CatalogError> {
     let mut lines: BTreeMap<String, Line> = BTreeMap::new();
     for row in done {
@@ -74,7 +74,7 @@ async fn insert(tx: &mut Tx<'_>, lines: &BTreeMap<String, Line>, now: UnixMs) ->
     Ok(())
 }
 
-/// An upload in parts that was ended in the store.
+/// A multipart upload that was aborted in the store.
 #[derive(Clone, Debug)]
 pub struct AbortedUpload {
     pub key: ObjectKey,
@@ -104,23 +104,23 @@ impl Write for LogAborted {
     }
 }
 
-struct Forget {
+struct PurgeLog {
     before: UnixMs,
     limit: usize,
 }
 
-impl Write for Forget {
+impl Write for PurgeLog {
     type Answer = u64;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
-        let gone = tx
+        let deleted = tx
             .run(
                 "DELETE FROM deletion_log WHERE id IN (SELECT id FROM deletion_log WHERE deleted_at < $1 \
                  ORDER BY deleted_at, id LIMIT $2)",
                 args![self.before, self.limit as i64],
             )
             .await?;
-        Ok(TxOutcome::Commit(gone))
+        Ok(TxOutcome::Commit(deleted))
     }
 }
 
@@ -129,8 +129,8 @@ impl Catalog {
         self.write(LogAborted { upload, now }).await
     }
 
-    /// Removes the oldest lines from before a time; answers how many.
+    /// Deletes the oldest lines from before a time; returns how many.
     pub async fn purge_deletion_log(&self, before: UnixMs, limit: usize) -> Result<u64, CatalogError> {
-        self.write(Forget { before, limit }).await
+        self.write(PurgeLog { before, limit }).await
     }
 }

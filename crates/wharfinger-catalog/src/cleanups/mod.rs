@@ -1,4 +1,4 @@
-//! Bytes that are to go: pending deletes, and the log of those that are done.
+//! Cleanups of objects: the pending deletes, and the log of finished ones.
 
 pub(crate) mod counts;
 pub(crate) mod deletion_log;

@@ -1,5 +1,5 @@
-//! `pending_cleanups`: the one door out for bytes. A row is written by the transaction that made its bytes
-//! unreachable and removed only after the store said that they are gone.
+//! `pending_cleanups`: objects to delete. A row is written by the transaction that makes its object unreachable. It is
+//! removed after the store has reported the object as deleted.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
@@ -19,14 +19,14 @@ use crate::error::CatalogError;
 use crate::fresh_id;
 use crate::leases::engine::{self, Claim, Claimed};
 use crate::leases::tables::CLEANUPS;
-use crate::orphans::blobs::{REASON_ORPHAN, forget_deleted};
+use crate::orphans::blobs::{REASON_ORPHAN, delete_cleaned};
 use crate::outbox::lines;
 use crate::unreadable::{SPARE_ROWS, Table};
 
 /// How long an exhausted row waits between its attempts.
 pub const EXHAUSTED_RETRY_MS: i64 = 86_400_000;
 
-/// Whose bytes are to go, and how the row is called.
+/// A cleanup that is not written yet, with the file whose object is deleted.
 pub(crate) struct NewCleanup {
     pub(crate) id: CleanupId,
     pub(crate) file: File,
@@ -34,7 +34,7 @@ pub(crate) struct NewCleanup {
     pub(crate) max_attempts: u32,
 }
 
-/// The columns that differ; the rest is empty at first.
+/// The last five values are the same for all new rows.
 const INSERT: &str = "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, \
     document_id, size, max_attempts, created_at, next_attempt_at, finish_at, in_parts, attempts, exhausted, \
     lease_token, lease_until) VALUES ";
@@ -66,7 +66,7 @@ impl NewCleanup {
 
 const COLUMNS: usize = 12;
 
-/// Cleanups with their reasons and when each is finished, in few statements.
+/// Writes cleanups, each with its reason and the time from which it can finish, in few statements.
 pub(crate) async fn insert_all(
     tx: &mut Tx<'_>,
     cleanups: &[(NewCleanup, &str, UnixMs)],
@@ -81,29 +81,29 @@ pub(crate) async fn insert_all(
     Ok(())
 }
 
-/// A claimed cleanup, good until its lease ends.
+/// A claimed cleanup, valid until its lease ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedCleanup {
     pub id: CleanupId,
     pub token: i64,
     pub key: ObjectKey,
-    /// None: the key does not say whose it is.
+    /// None: the key names no tenant.
     pub tenant: Option<TenantId>,
     pub reason: String,
     pub attempts: u32,
     pub max_attempts: u32,
     pub finish_at: UnixMs,
-    /// An unfinished upload in parts is to be ended too.
+    /// An unfinished multipart upload is to be aborted, too.
     pub in_parts: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CleanupOutcome {
-    /// The store says the bytes are gone.
+    /// The store reports the object as deleted or missing.
     Gone,
-    /// The store refused this one: an attempt is spent.
+    /// The store refused this delete: counts as an attempt.
     Refused { error: String, retry_at: UnixMs },
-    /// The store could not be asked: nobody's attempt.
+    /// The store did not answer: does not count as an attempt.
     StoreDown { error: String, retry_at: UnixMs },
 }
 
@@ -112,12 +112,12 @@ pub struct CleanupTotals {
     pub done: u64,
     pub failed: u64,
     pub exhausted: u64,
-    /// Of those that are done: objects that no row had answered for.
+    /// How many of the done ones were orphans.
     pub orphans: u64,
 }
 
 struct ClaimCleanups {
-    /// What another kind of store holds, this one can only say to be absent.
+    /// Only cleanups of this kind of store: for objects of another one it would report them as missing.
     storage_type: &'static str,
     scope: Scope,
     now: UnixMs,
@@ -157,9 +157,9 @@ pub(crate) fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
     Ok(ClaimedCleanup {
         id: row.parsed("id")?,
         token: row.int("lease_token")?,
-        // Orphans have whatever names they were given.
+        // Orphans may have keys of any form.
         key: ObjectKey::from_listing(&row.text("file_path")?)
-            .map_err(|_| CatalogError::Corrupt("file_path holds no key".into()))?,
+            .map_err(|_| CatalogError::Corrupt("file_path is not a key".into()))?,
         tenant: TenantId::new(&row.text("tenant_id")?).ok(),
         reason: row.text("reason")?,
         attempts: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
@@ -169,25 +169,25 @@ pub(crate) fn decode_claim(row: &Row) -> Result<ClaimedCleanup, CatalogError> {
     })
 }
 
-struct Settle {
+struct RecordOutcomes {
     outcomes: Vec<(ClaimedCleanup, CleanupOutcome)>,
     now: UnixMs,
     targets: OutboxTargets,
 }
 
-/// The first of those that were given up just now, and how many there are.
-struct GivenUp<'s> {
+/// The first of the cleanups that are newly exhausted, and their number.
+struct NewlyExhausted<'s> {
     first: &'s ClaimedCleanup,
     error: &'s str,
     count: u64,
 }
 
-impl Write for Settle {
+impl Write for RecordOutcomes {
     type Answer = CleanupTotals;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<CleanupTotals>, CatalogError> {
-        let mut settled = CleanupTotals::default();
-        let mut given_up: Option<GivenUp<'_>> = None;
+        let mut totals = CleanupTotals::default();
+        let mut newly_exhausted: Option<NewlyExhausted<'_>> = None;
         let finished: Vec<&ClaimedCleanup> = self
             .outcomes
             .iter()
@@ -198,16 +198,16 @@ impl Write for Settle {
             let held: Vec<_> = finished.iter().map(|claim| (claim.id.to_string(), claim.token)).collect();
             let logged = "id, file_path, reason, tenant_id, document_id, size";
             let done = engine::finish(tx, &CLEANUPS, &held, logged).await?;
-            settled.done += done.len() as u64;
+            totals.done += done.len() as u64;
             deletion_log::record(tx, &done, self.now).await?;
             let orphans = finished.iter().filter(|claim| claim.reason == REASON_ORPHAN);
             let orphans: Vec<&str> = orphans.map(|claim| claim.key.as_str()).collect();
-            settled.orphans += forget_deleted(tx, &orphans).await?;
+            totals.orphans += delete_cleaned(tx, &orphans).await?;
         }
         for (claim, outcome) in &self.outcomes {
             let (attempts, error, due_at) = match outcome {
                 CleanupOutcome::Gone if claim.finish_at <= self.now => continue,
-                // Gone for now; a URL may still bring it back, so it is deleted once more when that is over.
+                // Deleted, but an upload URL is still valid: delete once more when it has expired.
                 CleanupOutcome::Gone => (0, None, claim.finish_at),
                 CleanupOutcome::Refused { error, retry_at } => {
                     (claim.attempts.saturating_add(1), Some(error), *retry_at)
@@ -232,27 +232,26 @@ impl Write for Settle {
             ];
             let kept = engine::release(tx, &CLEANUPS, &held, Some(due_at), &set, args).await?;
             let Some(error) = error.filter(|_| kept == 1) else { continue };
-            settled.failed += 1;
-            settled.exhausted += u64::from(is_refused && is_exhausted);
-            // Those that were given up before are tried once a day, and were told of.
+            totals.failed += 1;
+            totals.exhausted += u64::from(is_refused && is_exhausted);
+            // Cleanups that were exhausted before have had their alert.
             if is_refused && attempts == claim.max_attempts {
-                let more = GivenUp { first: claim, error, count: 0 };
-                given_up.get_or_insert(more).count += 1;
+                let more = NewlyExhausted { first: claim, error, count: 0 };
+                newly_exhausted.get_or_insert(more).count += 1;
             }
         }
-        if let Some(given_up) = given_up.filter(|_| self.targets.slack) {
+        if let Some(newly_exhausted) = newly_exhausted.filter(|_| self.targets.slack) {
             let message = format!(
-                "{} deletes were refused too often and are tried once a day from now on, the first of {}: {}",
-                given_up.count, given_up.first.key, given_up.error
+                "Deletes that the store refused too often: {}. They are retried once a day from now on. The first: {}: {}",
+                newly_exhausted.count, newly_exhausted.first.key, newly_exhausted.error
             );
             lines::alert(tx, message, self.now).await?;
         }
-        Ok(TxOutcome::Commit(settled))
+        Ok(TxOutcome::Commit(totals))
     }
 }
 
-/// Makes all that failed before due now, exhausted ones included. What somebody is trying just now is left to
-/// them.
+/// Makes all failed cleanups due now, exhausted ones included. Leased ones are left to their process.
 struct RetryNow {
     scope: Scope,
     now: UnixMs,
@@ -266,14 +265,14 @@ impl Write for RetryNow {
         let sql = format!(
             "UPDATE pending_cleanups SET next_attempt_at = $1 \
              WHERE last_error IS NOT NULL AND next_attempt_at > $1 AND lease_until <= $1{}",
-            of_tenant(&self.scope, &mut args)
+            tenant_condition(&self.scope, &mut args)
         );
         Ok(TxOutcome::Commit(tx.run_built(sql, args).await?))
     }
 }
 
-/// Cleanups have a tenant, and no user. A condition to follow another one.
-fn of_tenant(scope: &Scope, args: &mut Vec<Arg>) -> String {
+/// A condition to append to another one. Cleanups have a tenant and no user.
+fn tenant_condition(scope: &Scope, args: &mut Vec<Arg>) -> String {
     match scope {
         Scope::All => String::new(),
         Scope::Tenant(tenant) | Scope::User(tenant, _) => {
@@ -311,7 +310,7 @@ fn decode(row: &Row) -> Result<PendingCleanup, CatalogError> {
 }
 
 impl Catalog {
-    /// Only those of a scope.
+    /// Claims due cleanups of a scope.
     pub async fn claim_cleanups(
         &self,
         scope: &Scope,
@@ -329,7 +328,7 @@ impl Catalog {
         outcomes: Vec<(ClaimedCleanup, CleanupOutcome)>,
         now: UnixMs,
     ) -> Result<CleanupTotals, CatalogError> {
-        self.write(Settle { outcomes, now, targets: self.rows.targets }).await
+        self.write(RecordOutcomes { outcomes, now, targets: self.rows.targets }).await
     }
 
     pub async fn retry_cleanups_now(&self, scope: &Scope, now: UnixMs) -> Result<u64, CatalogError> {
@@ -348,7 +347,7 @@ impl Catalog {
         let sql = format!(
             "SELECT id, file_path, reason, attempts, max_attempts, last_error, created_at, last_attempt_at, \
              document_id FROM pending_cleanups WHERE id > $1{} ORDER BY id LIMIT $2",
-            of_tenant(scope, &mut args)
+            tenant_condition(scope, &mut args)
         );
         let mut reader = self.reader().await?;
         let rows = reader.tx(&self.faults).rows_built(sql, args).await?;

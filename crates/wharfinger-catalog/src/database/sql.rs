@@ -37,7 +37,7 @@ impl Dialect {
 }
 
 /// A bound value.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Arg {
     Int(i64),
     MaybeInt(Option<i64>),
@@ -363,15 +363,17 @@ pub(crate) fn places(from: usize, count: usize) -> String {
     list.join(", ")
 }
 
-/// `(CAST($from AS …), …), …`: `count` rows of these types. PostgreSQL takes a bare value in a list for text.
+/// `(CAST($from AS …), …), (…), …`: `count` rows. Types in the first row give the columns their types.
 pub(crate) fn typed_rows(from: usize, types: &[&str], count: usize) -> String {
-    let row = |n: usize| {
-        let at = from + n * types.len();
-        let casts: Vec<String> =
-            types.iter().enumerate().map(|(i, kind)| format!("CAST(${} AS {kind})", at + i)).collect();
-        format!("({})", casts.join(", "))
-    };
-    (0..count).map(row).collect::<Vec<_>>().join(", ")
+    let first: Vec<String> =
+        types.iter().enumerate().map(|(i, kind)| format!("CAST(${} AS {kind})", from + i)).collect();
+    let mut rows = format!("({})", first.join(", "));
+    for n in 1..count {
+        rows.push_str(", (");
+        rows.push_str(&places(from + n * types.len(), types.len()));
+        rows.push(')');
+    }
+    rows
 }
 
 /// `($from, $from+1), ($from+2, …` for `count` rows of `width` values.

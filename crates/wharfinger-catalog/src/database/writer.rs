@@ -70,7 +70,7 @@ impl<W: Write> AnyWrite for WriteExecution<W> {
     fn run<'a>(&'a mut self, tx: &'a mut Tx<'_>) -> Boxed<'a, Result<bool, CatalogError>> {
         Box::pin(async move {
             if let Some(fence) = &self.fence {
-                fence.hold(tx).await?;
+                fence.check(tx).await?;
             }
             let outcome = self.write.write(tx).await?;
             let commits = matches!(outcome, TxOutcome::Commit(_));

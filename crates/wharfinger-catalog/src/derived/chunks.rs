@@ -1,5 +1,4 @@
-//! Chunks of a file's text and their vectors. A stage writes them piece by piece, each piece under its lease; they are
-//! shown when the stage that made them has ended well.
+//! Chunks of a file's text and their vectors. A stage writes them in several transactions, each of which checks its lease.
 
 use std::sync::Arc;
 
@@ -22,17 +21,17 @@ pub struct ChunkRow {
     pub end: u64,
 }
 
-/// A chunk's vector, to be kept.
+/// The vector of a chunk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChunkVector {
     pub ordinal: u64,
     pub vector: Vec<f32>,
 }
 
-/// Rows in one statement: far below the number of values that either database takes.
+/// Keeps a statement far below the maximum number of values of both databases.
 const ROWS_PER_STATEMENT: usize = 200;
 
-/// Puts chunks, the first of an attempt in the place of whatever others left.
+/// Inserts chunks. The first call of an attempt deletes those of earlier attempts.
 struct PutChunks {
     job: JobId,
     token: i64,
@@ -80,7 +79,7 @@ struct SetVectors {
     file: FileId,
     vectors: Arc<[ChunkVector]>,
     model: Arc<str>,
-    /// Also where the database compares them: the schema of pgvector.
+    /// The schema of pgvector, if the database compares vectors.
     pgvector_schema: Option<Arc<str>>,
 }
 
@@ -136,7 +135,7 @@ fn decode(row: &Row) -> Result<ChunkRow, CatalogError> {
     })
 }
 
-/// Also its vector, if it has one.
+/// Decodes a chunk with its vector, if it has one.
 pub(crate) fn is_readable(row: &Row) -> Result<(), CatalogError> {
     decode(row)?;
     row.parsed::<FileId>("file_id")?;
@@ -146,7 +145,7 @@ pub(crate) fn is_readable(row: &Row) -> Result<(), CatalogError> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkBytes {
     pub text: u64,
-    /// How many chunks have one.
+    /// How many chunks have a vector.
     pub vectors: u64,
     pub vector_bytes: u64,
 }
@@ -181,7 +180,7 @@ impl Catalog {
         }
     }
 
-    /// In order, from an ordinal on.
+    /// A page of chunks, from an ordinal on.
     pub async fn chunks(&self, file: FileId, from: u64, limit: usize) -> Result<Vec<ChunkRow>, CatalogError> {
         let sql = "SELECT file_id, ordinal, text, start_char, end_char FROM chunks \
                    WHERE file_id = $1 AND ordinal >= $2 ORDER BY ordinal LIMIT $3";
@@ -189,8 +188,7 @@ impl Catalog {
         self.chunks_by(sql, args![file.to_string(), from, limit as i64]).await
     }
 
-    /// The same of those that have no vector of this model: what an earlier attempt embedded by it need not be embedded
-    /// again.
+    /// The same, without chunks that already have a vector of this model.
     pub async fn chunks_to_embed(
         &self,
         file: FileId,
@@ -211,7 +209,7 @@ impl Catalog {
         self.all_readable(Table::Chunks, "file_id", &rows, decode).await
     }
 
-    /// What the chunks of a file take, with the vectors of a model.
+    /// The size of the chunks of a file, with the vectors of a model.
     pub async fn chunk_bytes(&self, file: FileId, model: &str) -> Result<ChunkBytes, CatalogError> {
         let mut reader = self.reader().await?;
         let sql = "SELECT CAST(COALESCE(SUM(OCTET_LENGTH(text)), 0) AS BIGINT) AS text_bytes, \

@@ -1,4 +1,4 @@
-//! What stages make of a file: text, chunks and vectors, and the search over them.
+//! The outputs of stages: text, chunks and vectors, and the search over them.
 
 pub(crate) mod chunks;
 pub(crate) mod outputs;

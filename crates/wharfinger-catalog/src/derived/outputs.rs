@@ -1,5 +1,5 @@
-//! What stages make of a file beside its state: parts of its text in the store, chunks and vectors in the catalog.
-//! It goes with the file, and what an attempt made that did not end well goes when another does.
+//! Outputs of stages: parts of the text in the store, chunks and vectors in the catalog. They are deleted with the file.
+//! Objects of failed attempts are deleted when a later attempt succeeds.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ use crate::error::CatalogError;
 use crate::jobs::stage_ends::StageEnd;
 use crate::unreadable::Table;
 
-/// Longer than a worker that lost its lease goes on putting objects.
+/// A worker that lost its lease may put objects for a while. This is longer.
 const STRAGGLER_MS_MAX: i64 = 15 * 60_000;
 
-/// Writes cleanups of the bytes of ended files, with all that stages made of them.
-pub(crate) async fn end(
+/// Writes cleanups for the objects of deleted files, and deletes the outputs of their stages.
+pub(crate) async fn delete_for(
     tx: &mut Tx<'_>,
     changes: &[&Change],
     rows: &RowSettings,
@@ -65,7 +65,7 @@ pub(crate) async fn end(
     pending::insert_all(tx, &cleanups, now).await
 }
 
-/// An object whose row is gone: the cleanup of its bytes is what is left of it.
+/// The cleanup of a derived object whose row was deleted.
 fn cleanup_of_derived<'r>(
     row: &Row,
     file: &File,
@@ -74,14 +74,14 @@ fn cleanup_of_derived<'r>(
     now: UnixMs,
 ) -> Result<(pending::NewCleanup, &'r str, UnixMs), CatalogError> {
     let key = ObjectKey::parse(&row.text("key")?)
-        .map_err(|_| CatalogError::Corrupt("objects holds a key that is none".into()))?;
+        .map_err(|_| CatalogError::Corrupt("objects holds an invalid key".into()))?;
     let file = File { key, size: 0, part_size: None, ..file.clone() };
     let new = pending::NewCleanup::of(file, rows, now);
     Ok((new, reason, finish_at.max(now.saturating_add(STRAGGLER_MS_MAX))))
 }
 
-/// Keeps what a stage has left, in the transaction that ends it.
-pub(crate) async fn keep(
+/// Stores the output of a stage, in the transaction that ends the stage.
+pub(crate) async fn store(
     tx: &mut Tx<'_>,
     file: &File,
     end: &StageEnd,
@@ -115,19 +115,19 @@ pub(crate) async fn keep(
         )
         .await?;
     }
-    // What earlier attempts put is of no use to anybody.
+    // Objects of earlier attempts are not used any more.
     let sql = "DELETE FROM objects WHERE file_id = $1 AND kind = 'derived' AND made_by <> $2 RETURNING key";
-    let replaced = tx.rows(sql, args![id, made_by(end.job, end.token)]).await?;
+    let replaced = tx.rows(sql, args![id, attempt_id(end.job, end.token)]).await?;
     let cleanups = replaced.iter().map(|row| cleanup_of_derived(row, file, rows, ("superseded", now), now));
     pending::insert_all(tx, &cleanups.collect::<Result<Vec<_>, _>>()?, now).await
 }
 
-/// Names an attempt.
-fn made_by(job: JobId, token: i64) -> String {
+/// The id of an attempt.
+fn attempt_id(job: JobId, token: i64) -> String {
     format!("{job}.{token}")
 }
 
-/// Answers whether a lease is still held, and keeps it from being lost until the end of the transaction.
+/// Whether a lease is still valid. Locks the job, so that it stays valid until the end of the transaction.
 pub(crate) async fn holds_lease(tx: &mut Tx<'_>, job: JobId, token: i64) -> Result<bool, CatalogError> {
     let sql = tx.dialect().pick(
         "SELECT id FROM jobs WHERE id = $1 AND lease_token = $2 AND state = 'leased'",
@@ -136,7 +136,7 @@ pub(crate) async fn holds_lease(tx: &mut Tx<'_>, job: JobId, token: i64) -> Resu
     Ok(tx.row(sql, args![job.to_string(), token]).await?.is_some())
 }
 
-/// The rows of objects that an attempt is about to put.
+/// Inserts the rows of objects that an attempt is about to put.
 struct AddObjects {
     job: JobId,
     token: i64,
@@ -156,7 +156,7 @@ impl Write for AddObjects {
             tx.run(
                 "INSERT INTO objects (key, file_id, kind, created_at, made_by) VALUES ($1, $2, 'derived', $3, $4) \
                  ON CONFLICT (key) DO NOTHING",
-                args![key.as_str(), self.file.to_string(), self.now, made_by(self.job, self.token)],
+                args![key.as_str(), self.file.to_string(), self.now, attempt_id(self.job, self.token)],
             )
             .await?;
         }
@@ -167,14 +167,14 @@ impl Write for AddObjects {
 pub(crate) fn decode_part(row: &Row) -> Result<TextPart, CatalogError> {
     Ok(TextPart {
         key: ObjectKey::parse(&row.text("key")?)
-            .map_err(|_| CatalogError::Corrupt("text_parts holds a key that is none".into()))?,
+            .map_err(|_| CatalogError::Corrupt("text_parts holds an invalid key".into()))?,
         pin: Pin { etag: row.text("etag")?, version_id: row.maybe_text("object_version")? },
         bytes: row.bytes("bytes")?,
     })
 }
 
 impl Catalog {
-    /// Writes down objects that an attempt is about to put; false if it has lost its lease.
+    /// Inserts the rows of objects that an attempt is about to put. False: it has lost its lease.
     pub async fn add_derived_objects(
         &self,
         (job, token): (JobId, i64),
@@ -185,7 +185,7 @@ impl Catalog {
         self.write(AddObjects { job, token, file, keys, now }).await
     }
 
-    /// The text of a file, piece by piece; none before it was extracted.
+    /// The parts of the text of a file. Empty before it was extracted.
     pub async fn text_parts(&self, file: FileId) -> Result<Vec<TextPart>, CatalogError> {
         let mut reader = self.reader().await?;
         let rows = reader
@@ -196,11 +196,11 @@ impl Catalog {
             )
             .await?;
         drop(reader);
-        // A text with a hole in it is none.
+        // A text with a missing part is not usable.
         self.all_readable(Table::TextParts, "file_id", &rows, decode_part).await
     }
 
-    /// What stages had to say about these files: file, stage and a JSON object.
+    /// The outputs of stages for these files: file, stage and a JSON object.
     pub async fn stage_outputs(
         &self,
         files: &[FileId],

@@ -1,5 +1,5 @@
-//! pgvector, where the administrator has put it into the database: chunks then have an `embedding` beside the bytes of
-//! their vector, which stay the truth, and the database compares. It is never installed by us, and may go at any time.
+//! pgvector, if the administrator has installed it. Chunks then have a column `embedding` beside the bytes of their vector,
+//! and the database compares vectors. The bytes stay the source of truth. pgvector may be removed at any time.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError};
@@ -13,58 +13,58 @@ use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::migrations::migrate::{MigrationSession, POSTGRES_LOCK};
 
-/// What a `vector` of pgvector holds at most.
+/// The maximum of a `vector` of pgvector.
 pub const DIMENSIONS_MAX: usize = 16_000;
 
-/// Sums of squares that 32 bits hold with all their digits.
+/// Sums of squares in this range keep their precision in 32-bit floats.
 const SQUARES: std::ops::Range<f64> = 1e-30..1e30;
 
-/// Before, `ANALYZE` of a table failed that has vectors of several models.
-const OLDEST: [u32; 3] = [0, 6, 1];
+/// In older versions `ANALYZE` fails for a table with vectors of different lengths.
+const VERSION_MIN: [u32; 3] = [0, 6, 1];
 
-/// How a database stands with pgvector, as it is found now.
+/// The state of pgvector in a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PgvectorState {
-    /// SQLite, or nobody has run `CREATE EXTENSION vector`.
+    /// SQLite, or `CREATE EXTENSION vector` was not run.
     Absent,
-    /// It is there and cannot be used, and this is why.
+    /// It is installed and cannot be used, for this reason.
     Unusable(String),
-    /// This version is there; the next start, or `migrate`, makes use of it.
+    /// This version is installed. The next start, or `migrate`, will use it.
     NotPrepared(String),
-    /// The database compares vectors, by this version.
+    /// This version compares vectors.
     Ready(String),
 }
 
-/// One lock for the index alone: making it may take longer than a start waits for the schema's.
+/// A separate lock for the index. A start waits for the lock of the schema, and must not wait for this build.
 const INDEX_LOCK: i64 = POSTGRES_LOCK + 1;
 
-/// What was found, and the schema that pgvector is in, quoted.
-struct Found {
+/// The state of pgvector, and its schema, quoted.
+struct Detected {
     state: PgvectorState,
     schema: Option<String>,
 }
 
-/// Gives chunks their `embedding`. Of many processes that start together each finds it.
+/// Adds the column `embedding` to chunks, unless another process has done so.
 struct AddColumn;
 
 impl Write for AddColumn {
-    type Answer = Found;
+    type Answer = Detected;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Found>, CatalogError> {
-        let found = look(tx).await?;
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Detected>, CatalogError> {
+        let found = detect(tx).await?;
         let (PgvectorState::NotPrepared(_), Some(schema)) = (&found.state, &found.schema) else {
             return Ok(TxOutcome::Rollback(found));
         };
-        // While this waits for a long reader, all others wait behind it. Search can do without for once.
+        // While this waits for a lock, all other users of the table wait behind it. Search works without pgvector, too.
         tx.run("SET LOCAL lock_timeout = '2s'", args![]).await?;
         let sql = format!("ALTER TABLE chunks ADD COLUMN IF NOT EXISTS embedding {schema}.vector");
         tx.run_built(sql, args![]).await?;
-        Ok(TxOutcome::Commit(look(tx).await?))
+        Ok(TxOutcome::Commit(detect(tx).await?))
     }
 }
 
-async fn look(tx: &mut Tx<'_>) -> Result<Found, CatalogError> {
-    let absent = Found { state: PgvectorState::Absent, schema: None };
+async fn detect(tx: &mut Tx<'_>) -> Result<Detected, CatalogError> {
+    let absent = Detected { state: PgvectorState::Absent, schema: None };
     if tx.dialect() == Dialect::Sqlite {
         return Ok(absent);
     }
@@ -79,20 +79,20 @@ async fn look(tx: &mut Tx<'_>) -> Result<Found, CatalogError> {
         JOIN pg_type AS kind ON kind.typnamespace = extension.extnamespace AND kind.typname = 'vector' \
         WHERE extension.extname = 'vector'";
     let Some(row) = tx.row(sql, args![]).await? else { return Ok(absent) };
-    Ok(Found { state: judge(&row)?, schema: Some(row.text("quoted")?) })
+    Ok(Detected { state: state_of(&row)?, schema: Some(row.text("quoted")?) })
 }
 
-fn judge(row: &Row) -> Result<PgvectorState, CatalogError> {
+fn state_of(row: &Row) -> Result<PgvectorState, CatalogError> {
     let version = row.text("version")?;
     let unfit = |why: String| Ok(PgvectorState::Unusable(format!("pgvector {version} {why}")));
     if !is_new_enough(&version) {
-        let [major, minor, patch] = OLDEST;
+        let [major, minor, patch] = VERSION_MIN;
         return unfit(format!("is too old; {major}.{minor}.{patch} or newer is needed"));
     }
     if row.text("usable")? != "true" {
         let (schema, role) = (row.text("schema")?, row.text("role")?);
         return unfit(format!(
-            "is in schema `{schema}`; as its owner run: GRANT USAGE ON SCHEMA {schema} TO {role}"
+            "is in schema `{schema}`. Run as its owner: GRANT USAGE ON SCHEMA {schema} TO {role}"
         ));
     }
     match (row.text("embedding")?.as_str(), row.text("owned")?.as_str()) {
@@ -101,21 +101,21 @@ fn judge(row: &Row) -> Result<PgvectorState, CatalogError> {
         ("none", _) => {
             let role = row.text("role")?;
             unfit(format!(
-                "needs a column, and `{role}` does not own the tables: run `wharfinger migrate` as who does"
+                "needs a new column, and `{role}` does not own the tables. Run `wharfinger migrate` as their owner"
             ))
         }
-        _ => unfit("finds a column `embedding` in `chunks` that is not its own".into()),
+        _ => unfit("cannot be used: `chunks` has a column `embedding` of another type".into()),
     }
 }
 
 fn is_new_enough(version: &str) -> bool {
     let mut numbers = version.split('.').map(|number| number.parse().ok());
     let [major, minor, patch] = [(); 3].map(|()| numbers.next().unwrap_or(Some(0)));
-    matches!((major, minor, patch), (Some(major), Some(minor), Some(patch)) if [major, minor, patch] >= OLDEST)
+    matches!((major, minor, patch), (Some(major), Some(minor), Some(patch)) if [major, minor, patch] >= VERSION_MIN)
 }
 
-/// A vector as pgvector reads it; none of what it does not take, or would be wrong about because the squares of its
-/// numbers are too small or too large for 32 bits.
+/// A vector as text for pgvector. None if pgvector does not accept it, or if the sum of its squares is too small or too
+/// large for exact 32-bit results.
 pub(crate) fn literal(vector: &[f32]) -> Option<String> {
     let square: f64 = vector.iter().map(|number| f64::from(*number).powi(2)).sum();
     if !(1..=DIMENSIONS_MAX).contains(&vector.len()) || !(square == 0.0 || SQUARES.contains(&square)) {
@@ -124,25 +124,25 @@ pub(crate) fn literal(vector: &[f32]) -> Option<String> {
     let mut text = String::with_capacity(vector.len() * 14 + 1);
     for number in vector {
         text.push(if text.is_empty() { '[' } else { ',' });
-        write!(text, "{number:e}").expect("a String takes everything");
+        write!(text, "{number:e}").expect("writing to a String does not fail");
     }
     text.push(']');
     Some(text)
 }
 
 impl Catalog {
-    /// How the database stands with pgvector. Changes nothing.
+    /// The state of pgvector. Changes nothing.
     pub async fn pgvector(&self) -> Result<PgvectorState, CatalogError> {
         let mut reader = self.reader().await?;
-        Ok(look(&mut reader.tx(&self.faults)).await?.state)
+        Ok(detect(&mut reader.tx(&self.faults)).await?.state)
     }
 
-    /// Whether this process lets the database compare vectors, since it has migrated.
+    /// Whether this process uses pgvector. Decided when it migrates.
     pub fn has_pgvector(&self) -> bool {
         self.pgvector_schema().is_some()
     }
 
-    /// The schema that pgvector's type and operators are named with: the search path is ours alone.
+    /// The schema of pgvector's type and operators. Statements have to name it, because the search path has only our schema.
     pub(crate) fn pgvector_schema(&self) -> Option<Arc<str>> {
         self.pgvector_schema.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -151,29 +151,29 @@ impl Catalog {
         std::mem::replace(&mut *self.pgvector_schema.write().unwrap_or_else(PoisonError::into_inner), schema)
     }
 
-    /// Makes use of pgvector where it is there. Nothing depends on that, so that no trouble with it stops a start.
+    /// Prepares the use of pgvector, if it is installed. Search works without it, so errors do not stop a start.
     pub(crate) async fn prepare_pgvector(&self) {
         let Backend::Postgres(pool) = &self.backend else { return };
         let found = self.write(AddColumn).await;
         match &found {
-            Ok(Found { state: PgvectorState::Unusable(why), .. }) => {
+            Ok(Detected { state: PgvectorState::Unusable(why), .. }) => {
                 tracing::warn!(reason = %why, "search does not use pgvector");
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(error = %error, "search does not use pgvector until the next start"),
         }
         let schema = match found {
-            Ok(Found { state: PgvectorState::Ready(_), schema }) => schema.map(Arc::from),
+            Ok(Detected { state: PgvectorState::Ready(_), schema }) => schema.map(Arc::from),
             _ => None,
         };
         let is_ready = schema.is_some();
         self.set_pgvector_schema(schema);
         if is_ready && let Err(error) = self.add_copy_index(pool).await {
-            tracing::warn!(error = %error, "the index of vectors to copy could not be built");
+            tracing::warn!(error = %error, "cannot build the index of vectors to copy");
         }
     }
 
-    /// Makes "which vectors are not copied" a cheap question. A process that finds another at work goes on without.
+    /// Builds the index that finds vectors to copy. If another process is building it, this one continues without it.
     async fn add_copy_index(&self, pool: &PgPool) -> Result<(), CatalogError> {
         let sql = "SELECT CAST(EXISTS (SELECT 1 FROM pg_index WHERE indexrelid = to_regclass('chunks_to_copy') \
                 AND indisvalid) AS TEXT) AS there, \
@@ -196,10 +196,9 @@ impl Catalog {
         session.build("chunks_to_copy", create.to_owned()).await
     }
 
-    /// After an error of a statement with `embedding` in it: whether pgvector has gone from under us. From then on this
-    /// process does without.
+    /// After an error of a statement with `embedding`: whether pgvector was removed. If so, this process stops using it.
     pub(crate) async fn has_lost_pgvector(&self, error: &CatalogError) -> bool {
-        // PostgreSQL's word for what it does not know is that the statement is wrong.
+        // PostgreSQL reports unknown types and operators as errors of the statement.
         if !matches!(error, CatalogError::Corrupt(_)) {
             return false;
         }
@@ -218,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_versions_and_what_is_no_version_are_told_apart() {
+    fn old_and_invalid_versions_are_not_new_enough() {
         for version in ["0.6.1", "0.6.2", "0.7", "0.10.0", "1", "1.0.0"] {
             assert!(is_new_enough(version), "{version}");
         }
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_pgvector_takes_is_written_for_it() {
+    fn only_vectors_that_pgvector_accepts_become_text() {
         assert_eq!(literal(&[1.0, -0.5, 3.4e14, 0.0]).as_deref(), Some("[1e0,-5e-1,3.4e14,0e0]"));
         assert!(literal(&vec![1.0; DIMENSIONS_MAX]).is_some());
         assert_eq!(literal(&[0.0, -0.0]).as_deref(), Some("[0e0,-0e0]"));

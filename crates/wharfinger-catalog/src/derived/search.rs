@@ -1,5 +1,5 @@
-//! The vectors of a scope's ready files that a search has to look at. Where the database compares, these are its best
-//! and what it cannot compare; elsewhere all of them. Whoever searches compares again: one rule gives all scores.
+//! The vectors that a search has to compare, of the ready files of a scope. With pgvector these are the nearest and those
+//! that pgvector cannot compare; without it all. The caller computes the scores, so they do not depend on pgvector.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::error::CatalogError;
 use crate::unreadable::Table;
 
 const PAGE_VECTORS: usize = 2_000;
-/// How many more than wanted the database brings, to see where those end that it cannot tell from the last.
+/// Extra vectors that are read to find those whose distance is equal to the last one within rounding errors.
 const SPARE_VECTORS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -24,56 +24,56 @@ pub struct StoredVector {
     pub vector: Vec<f32>,
 }
 
-/// All among which the best can be, page by page. The same vector may come twice.
+/// A superset of the nearest vectors, page by page. A vector may occur twice.
 pub struct Candidates<'c> {
     catalog: &'c Catalog,
     scope: Scope,
-    /// As the database is asked for it, and how long it is.
-    wanted: (String, usize),
+    /// The query vector as text for pgvector, and its length.
+    query: (String, usize),
     pgvector_schema: Arc<str>,
     limit: usize,
-    next: Step,
+    next: Phase,
 }
 
-/// A place in the order of files and their chunks.
-type Place = Option<(FileId, u64)>;
+/// A cursor in the order of files and their chunks.
+type Cursor = Option<(FileId, u64)>;
 
-enum Step {
-    /// What the database cannot compare, after a place. It goes first: what is copied meanwhile comes again with the
-    /// best, where the other way round it would be missed.
-    NotCopied(Place),
-    Best,
-    All(Place),
+enum Phase {
+    /// Vectors that are not copied to pgvector. They come first: a vector that is copied during the search is then found
+    /// twice; in the other order it could be missed.
+    NotCopied(Cursor),
+    Nearest,
+    All(Cursor),
     Done,
 }
 
-enum Found {
+enum CandidatePage {
     Page {
         vectors: Vec<StoredVector>,
-        /// There may be more.
+        /// There may be more pages.
         is_full: bool,
     },
-    /// More than a page are so near to each other that the database cannot say which of them are the best.
-    TooManyAlike,
+    /// More vectors than a page have equal distances within rounding errors.
+    TooManyTies,
 }
 
 impl Candidates<'_> {
     pub async fn next_page(&mut self) -> Result<Option<Vec<StoredVector>>, CatalogError> {
         loop {
             let page = match self.next {
-                Step::Done => return Ok(None),
-                Step::NotCopied(after) => self.page("AND chunks.embedding IS NULL", after).await,
-                Step::Best => self.best().await,
-                Step::All(after) => self.page("", after).await,
+                Phase::Done => return Ok(None),
+                Phase::NotCopied(after) => self.page("AND chunks.embedding IS NULL", after).await,
+                Phase::Nearest => self.nearest().await,
+                Phase::All(after) => self.page("", after).await,
             };
             let page = match page {
-                Ok(Found::TooManyAlike) => {
-                    self.next = Step::All(None);
+                Ok(CandidatePage::TooManyTies) => {
+                    self.next = Phase::All(None);
                     continue;
                 }
-                Ok(Found::Page { vectors, is_full }) => (vectors, is_full),
+                Ok(CandidatePage::Page { vectors, is_full }) => (vectors, is_full),
                 Err(error) if self.relies_on_pgvector() && self.catalog.has_lost_pgvector(&error).await => {
-                    self.next = Step::All(None);
+                    self.next = Phase::All(None);
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -81,20 +81,20 @@ impl Candidates<'_> {
             let (page, is_full) = page;
             let last = page.last().filter(|_| is_full).map(|one| (one.file, one.ordinal));
             self.next = match (&self.next, last) {
-                (Step::NotCopied(_), Some(last)) => Step::NotCopied(Some(last)),
-                (Step::NotCopied(_), None) => Step::Best,
-                (Step::All(_), Some(last)) => Step::All(Some(last)),
-                _ => Step::Done,
+                (Phase::NotCopied(_), Some(last)) => Phase::NotCopied(Some(last)),
+                (Phase::NotCopied(_), None) => Phase::Nearest,
+                (Phase::All(_), Some(last)) => Phase::All(Some(last)),
+                _ => Phase::Done,
             };
             return Ok(Some(page));
         }
     }
 
     fn relies_on_pgvector(&self) -> bool {
-        matches!(self.next, Step::NotCopied(_) | Step::Best)
+        matches!(self.next, Phase::NotCopied(_) | Phase::Nearest)
     }
 
-    async fn page(&self, which: &str, after: Place) -> Result<Found, CatalogError> {
+    async fn page(&self, which: &str, after: Cursor) -> Result<CandidatePage, CatalogError> {
         let (id, ordinal) = after.map_or((String::new(), -1), |(id, ordinal)| {
             (id.to_string(), i64::try_from(ordinal).unwrap_or(i64::MAX))
         });
@@ -108,32 +108,32 @@ impl Candidates<'_> {
         let rows = self.rows(sql, args).await?;
         let is_full = rows.len() == PAGE_VECTORS;
         let vectors = self.catalog.readable(Table::Chunks, "file_id", &rows, decode).await;
-        Ok(Found::Page { vectors, is_full })
+        Ok(CandidatePage::Page { vectors, is_full })
     }
 
-    /// The nearest by the database's own reckoning in 32 bits, and all that may be as near by ours.
-    async fn best(&self) -> Result<Found, CatalogError> {
+    /// The nearest by pgvector, which computes with 32 bits, and all that may be as near in 64 bits.
+    async fn nearest(&self) -> Result<CandidatePage, CatalogError> {
         for most in [self.limit + SPARE_VECTORS, PAGE_VECTORS] {
-            let nearest = self.nearest(most).await?;
+            let nearest = self.read_nearest(most).await?;
             let last = nearest.get(self.limit.saturating_sub(1)).and_then(|(distance, _)| *distance);
-            let reach = last.map_or(f64::INFINITY, |last| last + rounding(self.wanted.1));
+            let reach = last.map_or(f64::INFINITY, |last| last + rounding(self.query.1));
             let is_within = |distance: Option<f64>| distance.is_some_and(|distance| distance <= reach);
             if nearest.len() < most || nearest.last().is_none_or(|(distance, _)| !is_within(*distance)) {
                 let within = nearest.into_iter().filter(|(distance, _)| is_within(*distance));
                 let vectors = within.map(|(_, vector)| vector).collect();
-                return Ok(Found::Page { vectors, is_full: false });
+                return Ok(CandidatePage::Page { vectors, is_full: false });
             }
         }
-        Ok(Found::TooManyAlike)
+        Ok(CandidatePage::TooManyTies)
     }
 
-    /// By cosine and exactly: every vector of the scope is compared. Those of another model have no distance, and come
-    /// last with those that have no direction.
-    async fn nearest(&self, most: usize) -> Result<Vec<(Option<f64>, StoredVector)>, CatalogError> {
-        let (wanted, dimensions) = &self.wanted;
-        let mut args = args![wanted.as_str(), *dimensions as i64, most as i64];
+    /// By cosine distance, without an approximate index: each vector of the scope is compared. Vectors of another length and
+    /// zero vectors have no distance and come last.
+    async fn read_nearest(&self, most: usize) -> Result<Vec<(Option<f64>, StoredVector)>, CatalogError> {
+        let (query, dimensions) = &self.query;
+        let mut args = args![query.as_str(), *dimensions as i64, most as i64];
         let of_scope = self.of_scope(&mut args);
-        // Within a SELECT of its own the query's vector is read once, not for every row as a prepared plan would.
+        // In a subquery the query vector is parsed once. Otherwise a prepared plan parses it for each row.
         let schema = &self.pgvector_schema;
         let sql = format!(
             "SELECT chunks.file_id, chunks.ordinal, chunks.vector, \
@@ -146,7 +146,7 @@ impl Candidates<'_> {
         Ok(self.catalog.readable(Table::Chunks, "file_id", &rows, decoded).await)
     }
 
-    /// Only what is ready is found.
+    /// Only ready files are searched.
     fn of_scope(&self, args: &mut Vec<Arg>) -> String {
         let place = args.len() + 1;
         let owned = match &self.scope {
@@ -172,8 +172,8 @@ impl Candidates<'_> {
     }
 }
 
-/// By how much two distances of vectors so long can be put in the wrong order: each of the sums of products and squares
-/// is off by a rounding for each number at most.
+/// The maximum rounding error between two distances of vectors of this length. The sums of products and squares have at
+/// most one rounding error for each number.
 fn rounding(dimensions: usize) -> f64 {
     4.0 * (dimensions + 1) as f64 * f64::from(f32::EPSILON / 2.0)
 }
@@ -187,11 +187,11 @@ pub(crate) fn decode(row: &Row) -> Result<StoredVector, CatalogError> {
 }
 
 impl Catalog {
-    /// All among which the `limit` nearest to `wanted` can be.
-    pub fn candidates(&self, scope: Scope, wanted: &[f32], limit: usize) -> Candidates<'_> {
-        let asked = literal(wanted).zip(self.pgvector_schema());
-        let next = if asked.is_some() { Step::NotCopied(None) } else { Step::All(None) };
-        let (question, pgvector_schema) = asked.unwrap_or_default();
-        Candidates { catalog: self, scope, wanted: (question, wanted.len()), pgvector_schema, limit, next }
+    /// A superset of the `limit` vectors that are nearest to `query`.
+    pub fn candidates(&self, scope: Scope, query: &[f32], limit: usize) -> Candidates<'_> {
+        let with_pgvector = literal(query).zip(self.pgvector_schema());
+        let next = if with_pgvector.is_some() { Phase::NotCopied(None) } else { Phase::All(None) };
+        let (text, pgvector_schema) = with_pgvector.unwrap_or_default();
+        Candidates { catalog: self, scope, query: (text, query.len()), pgvector_schema, limit, next }
     }
 }

@@ -1,5 +1,5 @@
-//! Copying vectors to where pgvector compares them: those that were written before it was there, or by a process that
-//! did not know of it. What is not copied yet is found all the same, only slower.
+//! Copies vectors to the column that pgvector compares: those that were written before pgvector was installed, or by a
+//! process that does not use it. A search finds vectors without a copy, too, but slower.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::derived::search::decode;
 use crate::error::CatalogError;
 use crate::unreadable::{self, Table};
 
-/// Vectors may be long: 64 kB each, three times that as text.
+/// A vector may have 64 kB, and three times as much as text.
 const PAGE_VECTORS: usize = 100;
-/// What pgvector takes.
+/// The maximum of pgvector.
 const VECTOR_BYTES_MAX: i64 = (DIMENSIONS_MAX * size_of::<f32>()) as i64;
 
 struct CopyVectors {
@@ -30,7 +30,7 @@ impl Write for CopyVectors {
         let (id, ordinal) = self.after.map_or((String::new(), -1), |(id, ordinal)| {
             (id.to_string(), i64::try_from(ordinal).unwrap_or(i64::MAX))
         });
-        // What others have locked they copy, or delete, or write anew.
+        // Locked rows are being copied, deleted or rewritten by another transaction.
         let sql = "SELECT file_id, ordinal, vector FROM chunks WHERE vector IS NOT NULL AND embedding IS NULL \
                    AND octet_length(vector) <= $4 AND file_id >= $1 AND (file_id > $1 OR ordinal > $2) \
                    ORDER BY file_id, ordinal LIMIT $3 FOR UPDATE SKIP LOCKED";
@@ -58,8 +58,7 @@ impl Write for CopyVectors {
 }
 
 impl Catalog {
-    /// Copies some vectors after a place in the order of files and their chunks. Answers the place to go on from; none
-    /// when there is nothing left, or no pgvector.
+    /// Copies a page of vectors after a cursor; returns the next cursor. None: nothing is left, or pgvector is not used.
     pub async fn copy_vectors(
         &self,
         after: Option<(FileId, u64)>,
@@ -71,7 +70,7 @@ impl Catalog {
         }
     }
 
-    /// How many vectors are still to be copied, where [`Catalog::pgvector`] is ready.
+    /// How many vectors are not copied yet. Only valid if [`Catalog::pgvector`] is ready.
     pub async fn vectors_to_copy(&self) -> Result<u64, CatalogError> {
         let mut reader = self.reader().await?;
         let sql = "SELECT COUNT(*) AS chunks FROM chunks WHERE vector IS NOT NULL AND embedding IS NULL \

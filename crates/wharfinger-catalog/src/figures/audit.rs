@@ -1,14 +1,14 @@
-//! Looks for what must never be seen, in plain SQL over the whole catalog. `doctor` shows it to operators and
-//! every test ends with it.
+//! Checks rules over the whole catalog by SQL queries. `doctor` shows the findings to operators, and the conformance tests
+//! expect none.
 
 use crate::Catalog;
 use crate::database::sql::args;
 use crate::error::CatalogError;
 
-/// A rule and a query for the rows that break it, each with a text column `what`.
+/// Rules, each with a query for the rows that break it. The column `what` is the id of such a row.
 const RULES: [(&str, &str); 18] = [
     (
-        "a tenant is charged for what its files are charged (I2)",
+        "the quota counter of a tenant equals the sum of its files (I2)",
         "SELECT q.tenant_id AS what FROM quotas q LEFT JOIN \
          (SELECT tenant_id, SUM(charged_bytes) AS total FROM files GROUP BY tenant_id) f \
          ON f.tenant_id = q.tenant_id WHERE q.owner = 'database' AND q.used_bytes <> COALESCE(f.total, 0)",
@@ -19,7 +19,7 @@ const RULES: [(&str, &str); 18] = [
          AND NOT EXISTS (SELECT 1 FROM quotas WHERE quotas.tenant_id = files.tenant_id)",
     ),
     (
-        "the counters agree with the files",
+        "the status counters agree with the files",
         "SELECT tenant_id AS what FROM \
          (SELECT tenant_id, user_id, status, stage, files, charged_bytes FROM file_counts \
          UNION ALL SELECT tenant_id, user_id, pipeline_status, \
@@ -35,64 +35,64 @@ const RULES: [(&str, &str); 18] = [
          AND NOT EXISTS (SELECT 1 FROM files f WHERE f.id = o.file_id)",
     ),
     (
-        "a file's history ends in its status (I16)",
+        "the last history line of a file has its status (I16)",
         "SELECT f.id AS what FROM files f WHERE f.pipeline_status <> COALESCE(\
          (SELECT h.to_status FROM file_history h WHERE h.file_id = f.id ORDER BY h.version DESC LIMIT 1), '')",
     ),
     (
-        "nothing comes back from the dead (I16)",
+        "no deleted file has a later status (I16)",
         "SELECT file_id AS what FROM file_history WHERE from_status = 'deleted'",
     ),
     (
-        "whatever is not at rest says when it is looked at next (I15)",
+        "every file that is not final has a next check (I15)",
         "SELECT id AS what FROM files \
          WHERE next_check_at IS NULL AND pipeline_status NOT IN ('ready', 'quarantined')",
     ),
     (
-        "a file in work has one job that moves it on (I7)",
+        "a file in the pipeline has exactly one live job (I7)",
         "SELECT f.id AS what FROM files f WHERE f.pipeline_status IN \
          ('uploaded', 'queued', 'scanning', 'extracting', 'chunking', 'embedding') AND 1 <> \
          (SELECT COUNT(*) FROM jobs j WHERE j.file_id = f.id AND j.state <> 'dead' AND j.queue LIKE 'file-%')",
     ),
     (
-        "a stage's job belongs to a file in work, a dead one to a failed file",
+        "a live stage job belongs to a file in the pipeline, a dead one to a failed file",
         "SELECT j.id AS what FROM jobs j LEFT JOIN files f ON f.id = j.file_id WHERE j.queue LIKE 'file-%' \
          AND (f.id IS NULL OR (j.state = 'dead') <> (f.pipeline_status = 'failed') OR f.pipeline_status IN \
          ('registered', 'ready', 'quarantined', 'deleted'))",
     ),
     (
-        "nothing that was made of a file outlives it",
+        "a deleted file has no chunks, text or stage outputs",
         "SELECT d.file_id AS what FROM (SELECT file_id FROM chunks UNION SELECT file_id FROM text_parts \
          UNION SELECT file_id FROM stage_outputs UNION SELECT file_id FROM objects WHERE kind = 'derived') d \
          LEFT JOIN files f ON f.id = d.file_id WHERE f.id IS NULL OR f.pipeline_status = 'deleted'",
     ),
     (
-        "no cleanup deletes what is alive (I4)",
+        "no cleanup has the object of a live file (I4)",
         "SELECT p.file_path AS what FROM pending_cleanups p JOIN objects o ON o.key = p.file_path \
          JOIN files f ON f.id = o.file_id WHERE f.pipeline_status <> 'deleted'",
     ),
     (
-        "an orphan that is queued has its cleanup (I6)",
+        "a queued orphan has a cleanup (I6)",
         "SELECT b.key AS what FROM orphan_blobs b WHERE b.queued_at IS NOT NULL \
          AND NOT EXISTS (SELECT 1 FROM pending_cleanups p WHERE p.file_path = b.key)",
     ),
     (
-        "a file's batch is there and its owner's (I11)",
+        "the batch of a file exists and has the same owner (I11)",
         "SELECT f.id AS what FROM files f LEFT JOIN upload_batches b ON b.id = f.batch_id \
          WHERE f.batch_id IS NOT NULL AND (b.id IS NULL OR b.tenant_id <> f.tenant_id OR b.user_id <> f.user_id)",
     ),
     (
-        "a completed batch waits for nothing",
+        "a completed batch has no unconfirmed files",
         "SELECT f.id AS what FROM files f JOIN upload_batches b ON b.id = f.batch_id \
          WHERE b.status = 'completed' AND f.pipeline_status = 'registered'",
     ),
     (
-        "a failed file names the stage that its dead letter stands for",
+        "a failed file has a stage if it has a dead letter, and only then",
         "SELECT f.id AS what FROM files f WHERE f.pipeline_status = 'failed' AND (f.stage IS NULL) <> (NOT EXISTS \
          (SELECT 1 FROM jobs j WHERE j.file_id = f.id AND j.state = 'dead' AND j.queue LIKE 'file-%'))",
     ),
     (
-        "what files came to is counted when they came to it",
+        "the outcome counters agree with the files of the last day",
         "SELECT tenant_id AS what FROM (SELECT tenant_id, user_id, outcome, at, files FROM file_outcomes \
          UNION ALL SELECT tenant_id, user_id, pipeline_status, ended_at / 900000 * 900000, -COUNT(*) FROM \
          (SELECT tenant_id, user_id, pipeline_status, CASE pipeline_status WHEN 'ready' THEN COALESCE(ready_at, updated_at) \
@@ -102,11 +102,11 @@ const RULES: [(&str, &str); 18] = [
          GROUP BY tenant_id, user_id, outcome, at HAVING SUM(files) <> 0",
     ),
     (
-        "a failed file knows when it failed",
+        "a failed file has the time of its failure",
         "SELECT id AS what FROM files WHERE pipeline_status = 'failed' AND failed_at IS NULL",
     ),
     (
-        "no failed file is deleted for its age without its warning (I12)",
+        "no failed file is deleted for its age without a warning (I12)",
         "SELECT f.id AS what FROM files f JOIN file_history h ON h.file_id = f.id AND h.version = f.version \
          WHERE f.pipeline_status = 'deleted' AND f.end_reason = 'reclaimed' AND h.from_status = 'failed' \
          AND f.warned_at IS NULL",
@@ -116,12 +116,12 @@ const RULES: [(&str, &str); 18] = [
 const FINDINGS_PER_RULE_MAX: usize = 20;
 
 impl Catalog {
-    /// Each finding is a broken rule and the id it is broken for. Empty is the only good answer.
+    /// Returns broken rules, each with the id of a row that breaks it. Empty: no rule is broken.
     pub async fn audit(&self) -> Result<Vec<String>, CatalogError> {
         self.audit_with(|_, _| {}).await
     }
 
-    /// The same, saying before each rule how many of how many are done: on a large catalog each takes a while.
+    /// The same, and reports before each rule how many of how many are done. On a large catalog a rule takes a while.
     pub async fn audit_with(&self, progress: impl Fn(usize, usize)) -> Result<Vec<String>, CatalogError> {
         let mut findings = Vec::new();
         let mut reader = self.reader().await?;

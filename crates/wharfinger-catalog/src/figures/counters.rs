@@ -1,5 +1,5 @@
-//! Counters that change in the same commit as the files they count: how many are in each status, and how many came to
-//! which end when. Both follow from the rows alone, so that whoever moves a file only says what it was and what it is.
+//! Counters that change in the transaction of the files they count: how many files are in each status, and how many reached
+//! which outcome when. Both are derived from the file before and after a change.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use crate::database::sql::{Tx, args, typed_rows};
 use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 
-/// What outcomes are counted by: a quarter of an hour.
+/// Outcomes are counted per quarter of an hour.
 pub const OUTCOME_SPAN_MS: i64 = 900_000;
-/// An outcome is counted, or no longer counted, for so long; twice what is ever shown.
+/// Older outcomes are not counted any more. The dashboard shows half of this time.
 const OUTCOMES_COUNTED_MS: i64 = 2 * 86_400_000;
 const OUTCOMES_KEPT_MS: i64 = 3 * 86_400_000;
 
-/// The stage a file is counted by: the one it waits for, or the one that a dead letter stands for.
+/// The stage by which a file is counted: the one that it waits for, or that of its dead letter.
 pub(crate) fn counted_stage(file: &File) -> &'static str {
     match file.status {
         Status::Queued | Status::Failed => file.stage.map_or("", Stage::as_str),
@@ -29,7 +29,7 @@ pub(crate) fn counted_stage(file: &File) -> &'static str {
     }
 }
 
-/// What a file has come to, and when.
+/// The outcome of a file, and its time.
 fn outcome(file: &File) -> Option<(&'static str, UnixMs)> {
     let at = match file.status {
         Status::Ready => file.ready_at,
@@ -40,7 +40,7 @@ fn outcome(file: &File) -> Option<(&'static str, UnixMs)> {
     Some((file.status.as_str(), at.unwrap_or(file.updated_at)))
 }
 
-/// These files were one thing and are another.
+/// Counts changed files.
 pub(crate) async fn changed(tx: &mut Tx<'_>, changes: &[&Change]) -> Result<(), CatalogError> {
     let both = || changes.iter().flat_map(|change| [(&change.before, -1), (&change.after, 1)]);
     count_statuses(tx, both()).await?;
@@ -48,13 +48,17 @@ pub(crate) async fn changed(tx: &mut Tx<'_>, changes: &[&Change]) -> Result<(), 
     count_outcomes(tx, both(), now).await
 }
 
-/// These rows are new.
+/// Counts new files.
 pub(crate) async fn added(tx: &mut Tx<'_>, files: impl Iterator<Item = &File>) -> Result<(), CatalogError> {
     count_statuses(tx, files.map(|file| (file, 1))).await
 }
 
-/// Something else than a file of this user has changed that is shown beside them.
-pub(crate) async fn noticed(tx: &mut Tx<'_>, tenant: &TenantId, user: &UserId) -> Result<(), CatalogError> {
+/// Raises `changes` for a change that is no change of a file, such as the end of a batch.
+pub(crate) async fn record_other_change(
+    tx: &mut Tx<'_>,
+    tenant: &TenantId,
+    user: &UserId,
+) -> Result<(), CatalogError> {
     tx.run(
         "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) \
          VALUES ($1, $2, 'registered', '', 0, 0) \
@@ -65,26 +69,26 @@ pub(crate) async fn noticed(tx: &mut Tx<'_>, tenant: &TenantId, user: &UserId) -
     Ok(())
 }
 
-/// These rows are there no more.
-pub(crate) async fn gone(tx: &mut Tx<'_>, files: &[&File]) -> Result<(), CatalogError> {
+/// Counts removed rows.
+pub(crate) async fn removed(tx: &mut Tx<'_>, files: &[&File]) -> Result<(), CatalogError> {
     count_statuses(tx, files.iter().map(|file| (*file, -1))).await
 }
 
-/// Each counter once, in one order everywhere: two transactions of one user do not wait for each other in a ring.
+/// Updates each counter once and in a fixed order, so that two transactions of one user do not deadlock.
 async fn count_statuses(
     tx: &mut Tx<'_>,
     files: impl Iterator<Item = (&File, i64)>,
 ) -> Result<(), CatalogError> {
-    let mut moved: BTreeMap<(&str, &str, &str, &str), (i64, i64)> = BTreeMap::new();
+    let mut changed_by: BTreeMap<(&str, &str, &str, &str), (i64, i64)> = BTreeMap::new();
     for (file, sign) in files {
         let counter = (file.tenant.as_str(), file.user.as_str(), file.status.as_str(), counted_stage(file));
-        let (files, bytes) = moved.entry(counter).or_default();
+        let (files, bytes) = changed_by.entry(counter).or_default();
         *files += sign;
         *bytes += sign * signed(file.charged_bytes);
     }
-    // One that comes to nothing stays: a file that waits anew, as it did before, is a change to whoever looks at it.
-    let moved: Vec<_> = moved.into_iter().collect();
-    for some in moved.chunks(tx.dialect().rows_max()) {
+    // A counter with a change of 0 is written, too: it raises `changes`, so that readers notice the changed file.
+    let changed_by: Vec<_> = changed_by.into_iter().collect();
+    for some in changed_by.chunks(tx.dialect().rows_max()) {
         let sql = format!(
             "INSERT INTO file_counts (tenant_id, user_id, status, stage, files, charged_bytes) VALUES {} \
              ON CONFLICT (tenant_id, user_id, status, stage) DO UPDATE SET \
@@ -101,23 +105,23 @@ async fn count_statuses(
     Ok(())
 }
 
-/// What is too long ago to be shown is left as it is.
+/// Outcomes that are too old to be shown are not updated.
 async fn count_outcomes(
     tx: &mut Tx<'_>,
     files: impl Iterator<Item = (&File, i64)>,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    let mut moved: BTreeMap<(&str, &str, i64, &str), i64> = BTreeMap::new();
+    let mut changed_by: BTreeMap<(&str, &str, i64, &str), i64> = BTreeMap::new();
     for (file, sign) in files {
         let Some((outcome, at)) = outcome(file).filter(|(_, at)| *at > now - OUTCOMES_COUNTED_MS) else {
             continue;
         };
         let span = at.div_euclid(OUTCOME_SPAN_MS) * OUTCOME_SPAN_MS;
-        *moved.entry((file.tenant.as_str(), file.user.as_str(), span, outcome)).or_default() += sign;
+        *changed_by.entry((file.tenant.as_str(), file.user.as_str(), span, outcome)).or_default() += sign;
     }
-    moved.retain(|_, files| *files != 0);
-    let moved: Vec<_> = moved.into_iter().collect();
-    for some in moved.chunks(tx.dialect().rows_max()) {
+    changed_by.retain(|_, files| *files != 0);
+    let changed_by: Vec<_> = changed_by.into_iter().collect();
+    for some in changed_by.chunks(tx.dialect().rows_max()) {
         let sql = format!(
             "INSERT INTO file_outcomes (tenant_id, user_id, at, outcome, files) VALUES {} \
              ON CONFLICT (tenant_id, user_id, at, outcome) DO UPDATE SET \
@@ -132,24 +136,24 @@ async fn count_outcomes(
     Ok(())
 }
 
-struct ForgetOutcomes {
+struct PurgeOutcomes {
     before: UnixMs,
 }
 
-impl Write for ForgetOutcomes {
+impl Write for PurgeOutcomes {
     type Answer = u64;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
         Ok(match tx.run("DELETE FROM file_outcomes WHERE at < $1", args![self.before]).await? {
             0 => TxOutcome::Rollback(0),
-            gone => TxOutcome::Commit(gone),
+            deleted => TxOutcome::Commit(deleted),
         })
     }
 }
 
 impl Catalog {
-    /// Drops outcomes that are too long ago for anybody to ask for.
+    /// Deletes outcomes that are too old to be shown; returns how many.
     pub async fn purge_outcomes(&self, now: UnixMs) -> Result<u64, CatalogError> {
-        self.write(ForgetOutcomes { before: now - OUTCOMES_KEPT_MS }).await
+        self.write(PurgeOutcomes { before: now - OUTCOMES_KEPT_MS }).await
     }
 }

@@ -1,5 +1,5 @@
-//! What a dashboard shows of a scope: from counters and the ends of indexes, so that an answer takes as long for a
-//! million files as for a thousand.
+//! The figures of the dashboard for a scope. They are read from counters and the ends of indexes, so that the time does not
+//! grow with the number of files.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{FileId, TenantId};
@@ -13,7 +13,7 @@ use crate::error::CatalogError;
 use crate::jobs::stuck_files::count_stuck;
 use crate::unreadable::{SPARE_ROWS, Table};
 
-/// More rows than this are not counted for a figure: the number then means so many, or more.
+/// Rows are counted up to this number. It means so many or more.
 pub const COUNTED_MAX: u64 = 100_000;
 const ERRORS_SHOWN: usize = 10;
 const DURATIONS_AVERAGED: i64 = 100;
@@ -27,16 +27,16 @@ pub struct Figures {
     pub stuck: u64,
     /// The newest first.
     pub recent_errors: Vec<RecentError>,
-    /// From confirm to ready, on average over the last hundred; none: there is none yet.
+    /// The average time from confirm to ready of the last hundred files. None: no file is ready.
     pub processing_ms: Option<i64>,
     pub outcomes: Outcomes,
 }
 
-/// How many files stand where; the dead are not counted.
+/// How many files have which status, without deleted ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusCounts {
     pub by_status: Vec<(Status, u64)>,
-    /// Those that wait for each stage.
+    /// Files that wait for each stage.
     pub waiting: Vec<(Stage, u64)>,
     pub dead_letters: u64,
 }
@@ -59,7 +59,7 @@ pub struct RecentError {
     pub at: UnixMs,
 }
 
-/// How many files came to which end.
+/// How many files reached which outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
     pub ready: u64,
@@ -77,7 +77,7 @@ impl Outcomes {
     }
 }
 
-/// A sum that cannot be is shown as nothing, and found by the audit: the rest is worth seeing all the same.
+/// A negative sum is shown as 0, so that the other figures can be shown. The audit reports it.
 fn counted(row: &Row) -> Result<u64, CatalogError> {
     Ok(u64::try_from(row.int("files")?).unwrap_or(0))
 }
@@ -163,7 +163,7 @@ async fn outcomes(tx: &mut Tx<'_>, scope: &Scope, since: UnixMs) -> Result<Outco
 }
 
 impl Catalog {
-    /// Everything at once; outcomes are those since the given time.
+    /// All figures. Outcomes are counted since `outcomes_since`.
     pub async fn figures(
         &self,
         scope: &Scope,
@@ -191,7 +191,7 @@ impl Catalog {
         statuses(&mut reader.tx(&self.faults), scope).await
     }
 
-    /// Rows of files that have ended, which are kept for a while.
+    /// How many rows of deleted files are left.
     pub async fn tombstone_count(&self, tenant: &TenantId) -> Result<u64, CatalogError> {
         let mut reader = self.reader().await?;
         let sql = "SELECT CAST(COALESCE(SUM(files), 0) AS BIGINT) AS files FROM file_counts \
@@ -205,7 +205,7 @@ impl Catalog {
         active_batches(&mut reader.tx(&self.faults), scope).await
     }
 
-    /// What became of files in each span of time since then, the oldest first; a span without any is left out.
+    /// Outcomes since a time, by quarter of an hour, oldest first. Spans without outcomes are left out.
     pub async fn trend(&self, scope: &Scope, since: UnixMs) -> Result<Vec<(UnixMs, Outcomes)>, CatalogError> {
         let mut args = args![since];
         let owned = scope.condition(&mut args);
@@ -227,7 +227,7 @@ impl Catalog {
         Ok(spans)
     }
 
-    /// A number that is another one after any file of the scope has changed its status.
+    /// A number that changes when a file of the scope changes.
     pub async fn change_counter(&self, scope: &Scope) -> Result<i64, CatalogError> {
         let mut args = args![];
         let owned = scope.condition(&mut args);

@@ -1,16 +1,16 @@
-//! What holds for the catalog as a whole: its id, its store, its keys.
+//! Facts about the whole catalog: its id, its store, its keys.
 
 use crate::Catalog;
 use crate::database::sql::{Tx, args};
 use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 
-struct Establish {
+struct GetOrSetFact {
     name: String,
     value: String,
 }
 
-impl Write for Establish {
+impl Write for GetOrSetFact {
     type Answer = String;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<String>, CatalogError> {
@@ -21,7 +21,8 @@ impl Write for Establish {
         .await?;
         let row =
             tx.row("SELECT value FROM catalog_facts WHERE name = $1", args![self.name.as_str()]).await?;
-        let row = row.ok_or_else(|| CatalogError::Corrupt("a fact that was written is not there".into()))?;
+        let row =
+            row.ok_or_else(|| CatalogError::Corrupt("a fact is missing after it was written".into()))?;
         Ok(TxOutcome::Commit(row.text("value")?))
     }
 }
@@ -45,12 +46,12 @@ impl Write for SetFact {
     }
 }
 
-/// Counts up from nothing.
-struct RaiseFact {
+/// Adds one to a counter, which starts at 0.
+struct IncrementFact {
     name: String,
 }
 
-impl Write for RaiseFact {
+impl Write for IncrementFact {
     type Answer = i64;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<i64>, CatalogError> {
@@ -63,7 +64,7 @@ impl Write for RaiseFact {
             )
             .await?;
         let row =
-            row.ok_or_else(|| CatalogError::Corrupt("a counter that was raised is not there".into()))?;
+            row.ok_or_else(|| CatalogError::Corrupt("a counter is missing after it was raised".into()))?;
         Ok(TxOutcome::Commit(row.int("raised")?))
     }
 }
@@ -79,17 +80,17 @@ impl Catalog {
         row.map(|row| row.text("value")).transpose()
     }
 
-    /// Writes a fact down unless it is known; answers what holds.
+    /// Stores a fact unless it has a value; returns the stored value.
     pub async fn get_or_set_fact(&self, name: &str, value: &str) -> Result<String, CatalogError> {
-        self.write(Establish { name: name.to_owned(), value: value.to_owned() }).await
+        self.write(GetOrSetFact { name: name.to_owned(), value: value.to_owned() }).await
     }
 
     pub async fn set_fact(&self, name: &str, value: &str) -> Result<(), CatalogError> {
         self.write(SetFact { name: name.to_owned(), value: value.to_owned() }).await
     }
 
-    /// Raises a counter by one; answers what it is now.
+    /// Adds one to a counter; returns the new value.
     pub async fn increment_fact(&self, name: &str) -> Result<i64, CatalogError> {
-        self.write(RaiseFact { name: name.to_owned() }).await
+        self.write(IncrementFact { name: name.to_owned() }).await
     }
 }

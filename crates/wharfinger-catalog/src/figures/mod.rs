@@ -1,4 +1,4 @@
-//! What people look at: counters that move with the files, figures made of them, and checks of the whole catalog.
+//! Counters, the figures of the dashboard, the audit of the catalog, and its facts.
 
 pub(crate) mod audit;
 pub(crate) mod counters;

@@ -1,9 +1,9 @@
-//! Batches of uploads. Whoever adds to a batch shares its row, whoever ends it has it alone: a file is never added to
-//! a batch that has ended, and a batch never ends over a file that is just being added.
+//! Batches of uploads. Adding to a batch takes a shared lock of its row, ending it an exclusive one. So no file is added
+//! to an ended batch, and no batch ends while a file is being added.
 
 use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::batch::{Batch, BatchStatus, BatchError};
+use wharfinger_lifecycle::batch::{Batch, BatchError, BatchStatus};
 use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 
@@ -17,11 +17,11 @@ use crate::figures::counters;
 use crate::files::rows::{self, select_files};
 use crate::fresh_id;
 use crate::outbox::archive;
-use crate::outbox::notices::{self, NewNotice};
+use crate::outbox::notifications::{self, NewNotification};
 use crate::quota::charges::tenant_of;
-use crate::unreadable::{self, Table, behind, place};
+use crate::unreadable::{self, Table, cursor_of, next_cursor};
 
-/// How a batch is to end.
+/// How a batch ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchEnding {
     Completed,
@@ -29,15 +29,15 @@ pub enum BatchEnding {
     Expired,
 }
 
-/// What came of ending it.
+/// The outcome of ending a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchEndOutcome {
-    /// So many files were still waited for and are due now.
+    /// The batch has ended. The checks of its unconfirmed files are due now; `unconfirmed` is their number.
     Ended {
         batch: Batch,
         unconfirmed: u64,
     },
-    /// Nothing happened: the batch as it is.
+    /// Nothing happened; the batch is as it was.
     Refused {
         batch: Batch,
         refusal: BatchError,
@@ -45,11 +45,11 @@ pub enum BatchEndOutcome {
     NotFound,
 }
 
-/// What the files of a batch have come to.
+/// How many files of a batch are confirmed and unconfirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Totals {
+pub(crate) struct BatchTotals {
     pub(crate) confirmed: u64,
-    /// They wait, or were reclaimed.
+    /// Registered files, and those that were reclaimed unconfirmed.
     pub(crate) unconfirmed: u64,
     pub(crate) unconfirmed_bytes: u64,
 }
@@ -97,20 +97,20 @@ pub(crate) async fn insert(tx: &mut Tx<'_>, batch: &Batch) -> Result<(), Catalog
     Ok(())
 }
 
-/// Nobody ends it until this transaction has. SQLite has one writer, and that is us.
-pub(crate) async fn hold(tx: &mut Tx<'_>, id: BatchId) -> Result<Option<Batch>, CatalogError> {
+/// The batch cannot end before this transaction ends. SQLite has one writer and needs no lock.
+pub(crate) async fn lock_shared(tx: &mut Tx<'_>, id: BatchId) -> Result<Option<Batch>, CatalogError> {
     let sql = tx.dialect().pick(select_batch!("WHERE id = $1"), select_batch!("WHERE id = $1 FOR SHARE"));
     tx.row(sql, args![id.to_string()]).await?.as_ref().map(decode).transpose()
 }
 
-/// Nobody adds to it or ends it until this transaction has ended.
-async fn lock(tx: &mut Tx<'_>, id: BatchId) -> Result<Option<Batch>, CatalogError> {
+/// The batch cannot end or grow before this transaction ends.
+async fn lock_exclusive(tx: &mut Tx<'_>, id: BatchId) -> Result<Option<Batch>, CatalogError> {
     let sql = tx.dialect().pick(select_batch!("WHERE id = $1"), select_batch!("WHERE id = $1 FOR UPDATE"));
     tx.row(sql, args![id.to_string()]).await?.as_ref().map(decode).transpose()
 }
 
-/// An ended batch goes with the last of its files.
-pub(crate) async fn forget_if_empty(tx: &mut Tx<'_>, id: BatchId) -> Result<(), CatalogError> {
+/// An ended batch is deleted with the last of its files.
+pub(crate) async fn delete_if_empty(tx: &mut Tx<'_>, id: BatchId) -> Result<(), CatalogError> {
     tx.run(
         "DELETE FROM upload_batches WHERE id = $1 AND status <> 'active' \
          AND NOT EXISTS (SELECT 1 FROM files WHERE batch_id = $1)",
@@ -120,7 +120,7 @@ pub(crate) async fn forget_if_empty(tx: &mut Tx<'_>, id: BatchId) -> Result<(), 
     Ok(())
 }
 
-async fn totals(tx: &mut Tx<'_>, id: BatchId) -> Result<Totals, CatalogError> {
+async fn totals(tx: &mut Tx<'_>, id: BatchId) -> Result<BatchTotals, CatalogError> {
     let row = tx
         .row(
             "SELECT COUNT(CASE WHEN pipeline_status NOT IN ('registered', 'deleted') THEN 1 END) AS confirmed, \
@@ -130,8 +130,8 @@ async fn totals(tx: &mut Tx<'_>, id: BatchId) -> Result<Totals, CatalogError> {
             args![id.to_string()],
         )
         .await?
-        .ok_or_else(|| CatalogError::Corrupt("a count without a row".into()))?;
-    Ok(Totals {
+        .ok_or_else(|| CatalogError::Corrupt("a COUNT returned no row".into()))?;
+    Ok(BatchTotals {
         confirmed: row.bytes("confirmed")?,
         unconfirmed: row.bytes("unconfirmed")?,
         unconfirmed_bytes: row.bytes("unconfirmed_bytes")?,
@@ -143,7 +143,7 @@ struct EndBatch {
     ending: BatchEnding,
     committer: Committer,
     now: UnixMs,
-    notice_id: Uuid,
+    notification_id: Uuid,
 }
 
 impl Write for EndBatch {
@@ -151,7 +151,9 @@ impl Write for EndBatch {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<BatchEndOutcome>, CatalogError> {
         let Committer { actor, rows: RowSettings { targets, .. } } = &self.committer;
-        let Some(before) = lock(tx, self.id).await? else { return Ok(TxOutcome::Rollback(BatchEndOutcome::NotFound)) };
+        let Some(before) = lock_exclusive(tx, self.id).await? else {
+            return Ok(TxOutcome::Rollback(BatchEndOutcome::NotFound));
+        };
         let totals = totals(tx, self.id).await?;
         let decided = match self.ending {
             BatchEnding::Completed => before.complete(totals.unconfirmed, self.now),
@@ -160,7 +162,9 @@ impl Write for EndBatch {
         };
         let batch = match decided {
             Ok(batch) => batch,
-            Err(refusal) => return Ok(TxOutcome::Rollback(BatchEndOutcome::Refused { batch: before, refusal })),
+            Err(refusal) => {
+                return Ok(TxOutcome::Rollback(BatchEndOutcome::Refused { batch: before, refusal }));
+            }
         };
         let changed = tx
             .run(
@@ -179,39 +183,40 @@ impl Write for EndBatch {
         }
         let unconfirmed = match self.ending {
             BatchEnding::Completed => 0,
-            BatchEnding::Cancelled | BatchEnding::Expired => self.call_off(tx).await?,
+            BatchEnding::Cancelled | BatchEnding::Expired => self.make_checks_due(tx).await?,
         };
         if self.ending == BatchEnding::Expired {
-            let told = NewNotice::of_expired_batch(self.notice_id, &batch, &totals, self.now);
-            notices::insert(tx, &[told], *targets).await?;
+            let notification =
+                NewNotification::of_expired_batch(self.notification_id, &batch, &totals, self.now);
+            notifications::insert(tx, &[notification], *targets).await?;
         }
-        archive::batch_turned(tx, &batch, actor, self.now, *targets).await?;
-        counters::noticed(tx, &batch.tenant, &batch.user).await?;
+        archive::batch_changed(tx, &batch, actor, self.now, *targets).await?;
+        counters::record_other_change(tx, &batch.tenant, &batch.user).await?;
         Ok(TxOutcome::Commit(BatchEndOutcome::Ended { batch, unconfirmed }))
     }
 }
 
-/// Files that are locked in one statement.
-const CALLED_OFF_AT_ONCE: usize = 500;
+/// Files that are locked by one statement.
+const FILES_PER_STATEMENT: usize = 500;
 
 impl EndBatch {
-    /// The checks of all files that are still waited for are due now.
-    async fn call_off(&self, tx: &mut Tx<'_>) -> Result<u64, CatalogError> {
+    /// Makes the checks of all unconfirmed files due now; returns how many.
+    async fn make_checks_due(&self, tx: &mut Tx<'_>) -> Result<u64, CatalogError> {
         let lock = tx.dialect().pick("", "FOR UPDATE");
         let sql = format!(
             "{} WHERE batch_id = $1 AND pipeline_status = 'registered' AND id > $2 ORDER BY id LIMIT $3 {lock}",
             select_files!("")
         );
         let (mut after, mut changes) = (String::new(), Vec::new());
-        // All of them are locked before anything else is: counters are what their clients lock last.
+        // All files are locked before other rows, because other transactions lock counters last.
         loop {
-            let args = args![self.id.to_string(), after.as_str(), CALLED_OFF_AT_ONCE as i64];
+            let args = args![self.id.to_string(), after.as_str(), FILES_PER_STATEMENT as i64];
             let found = tx.rows_built(sql.clone(), args).await?;
             let (files, others) = unreadable::split(&found, "id", rows::decode);
             unreadable::record(tx, Table::Files, &others).await?;
             changes.extend(files.iter().map(|file| file::make_check_due(file, self.now)));
             match found.last() {
-                Some(last) if found.len() == CALLED_OFF_AT_ONCE => after = last.text("id")?,
+                Some(last) if found.len() == FILES_PER_STATEMENT => after = last.text("id")?,
                 _ => break,
             }
         }
@@ -228,7 +233,7 @@ impl Catalog {
         row.as_ref().map(decode).transpose()
     }
 
-    /// In the order in which they were added, the dead among them.
+    /// In the order in which they were added, deleted ones included.
     pub async fn batch_files(
         &self,
         id: BatchId,
@@ -243,14 +248,15 @@ impl Catalog {
             let rows = reader.tx(&self.faults).rows(sql, args).await?;
             drop(reader);
             let page = self.readable(Table::Files, "id", &rows, rows::decode).await;
-            match behind(&page, &rows, limit, |row| row.text("id")) {
+            match next_cursor(&page, &rows, limit, |row| row.text("id")) {
                 Some(next) => after = next,
                 None => return Ok(page),
             }
         }
     }
 
-    /// Ends a batch: one transaction with what follows for its files, and for an expired one with its notice.
+    /// Ends a batch and makes the checks of its unconfirmed files due. The same transaction notifies the owner of an
+    /// expired batch.
     pub async fn end_batch(
         &self,
         id: BatchId,
@@ -258,11 +264,11 @@ impl Catalog {
         actor: &str,
         now: UnixMs,
     ) -> Result<BatchEndOutcome, CatalogError> {
-        let (committer, notice_id) = (self.committer(actor), fresh_id(now));
-        self.write(EndBatch { id, ending, committer, now, notice_id }).await
+        let (committer, notification_id) = (self.committer(actor), fresh_id(now));
+        self.write(EndBatch { id, ending, committer, now, notification_id }).await
     }
 
-    /// Active batches whose time is over and when it was, oldest first, after a place in that order.
+    /// A page of active batches that have expired, with the time of that, oldest first.
     pub async fn overdue_batches(
         &self,
         now: UnixMs,
@@ -283,7 +289,7 @@ impl Catalog {
                 .await?;
             drop(reader);
             let page = self.readable(Table::Batches, "id", &rows, decode).await;
-            match behind(&page, &rows, limit, |row| place(row, "expires_at")) {
+            match next_cursor(&page, &rows, limit, |row| cursor_of(row, "expires_at")) {
                 Some(next) => (at, id) = next,
                 None => return Ok(page),
             }

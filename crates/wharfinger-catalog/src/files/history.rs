@@ -1,4 +1,4 @@
-//! The history of files: a line for every step of every change. It is bounded for files that change without end.
+//! The history of files: one line for each entry of each change. Its length is bounded, because some files change forever.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,24 +9,24 @@ use crate::database::sql::{Tx, args, places, tuples};
 use crate::error::CatalogError;
 use crate::registrations::NewFile;
 
-/// What the first line says.
+/// The reason in the first line.
 pub(crate) const REGISTERED: &str = "registered";
-/// Of a file's history the first lines and the last ones are kept.
+/// The first and the last lines of a file's history are kept.
 const FIRST_KEPT: i64 = 20;
 const LAST_KEPT: i64 = 200;
-/// How many versions apart a history is cut.
+/// A history is cut once per so many versions.
 const CUT_EVERY: i64 = 50;
 
-/// Of this process; one whose transaction fails later is counted as well.
+/// Of this process. Lines are counted even if their transaction fails later.
 static LINES_CUT: AtomicU64 = AtomicU64::new(0);
 
-/// How many lines this process has cut out of histories, for its metrics.
+/// How many lines this process has deleted from histories, for its metrics.
 pub fn history_lines_cut() -> u64 {
     LINES_CUT.load(Ordering::Relaxed)
 }
 
-/// The first line of each, with who registered it.
-pub(crate) async fn begin(tx: &mut Tx<'_>, files: &[(&NewFile, &str)]) -> Result<(), CatalogError> {
+/// The first line of each file, with the actor that registered it.
+pub(crate) async fn insert_first(tx: &mut Tx<'_>, files: &[(&NewFile, &str)]) -> Result<(), CatalogError> {
     let rows = files.iter().map(|(new, actor)| (&new.file, *actor)).flat_map(|(file, actor)| {
         let (id, status) = (file.id.to_string(), file.status.as_str());
         args![id, file.version, file.updated_at, status, REGISTERED, actor]
@@ -39,20 +39,20 @@ pub(crate) async fn begin(tx: &mut Tx<'_>, files: &[(&NewFile, &str)]) -> Result
     Ok(())
 }
 
-/// All steps of all changes; the last step of each has the file's new version.
+/// The history entries of all changes. The last entry of each has the file's new version.
 pub(crate) async fn extend(tx: &mut Tx<'_>, changes: &[&Change], actor: &str) -> Result<(), CatalogError> {
     let mut args = args![actor];
     let mut rows = Vec::new();
     for change in changes {
-        for (n, step) in change.history.iter().enumerate() {
+        for (n, entry) in change.history.iter().enumerate() {
             rows.push(format!("({}, $1)", places(args.len() + 1, 6)));
             args.extend(args![
                 change.after.id.to_string(),
                 change.version_of_entry(n),
                 change.after.updated_at,
-                step.from.map(|status| status.as_str()),
-                step.to.as_str(),
-                step.reason.as_str(),
+                entry.from.map(|status| status.as_str()),
+                entry.to.as_str(),
+                entry.reason.as_str(),
             ]);
         }
     }

@@ -1,5 +1,5 @@
-//! Idempotency keys. A key is written in the transaction of what it makes, so it is either unused or done:
-//! two requests with one key wait for each other in the database, and the second reads what the first made.
+//! Idempotency keys. A key is written in the transaction that creates the file or batch, so it is either unused or done.
+//! Of two requests with one key the second waits in the database and then reads what the first created.
 
 use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
@@ -15,28 +15,31 @@ use crate::registrations::RegisterOutcome;
 pub struct IdempotencyKey {
     pub route: &'static str,
     pub key: String,
-    /// A hash of the body: the same key with another body is a mistake of the client's.
+    /// A hash of the body. The same key with another body is a client error.
     pub fingerprint: String,
     pub expires_at: UnixMs,
 }
 
-pub(crate) enum Taken {
-    Ours,
-    Before(Uuid),
-    OtherBody,
+/// The outcome of [`claim`].
+pub(crate) enum KeyClaim {
+    New,
+    /// The key was used before and created this.
+    Repeated(Uuid),
+    /// The key was used before with another body.
+    Mismatch,
 }
 
-/// A key is remembered for its time, and that of a large file as long as it still waits for its parts: an upload that
-/// is gone on with after days is the same one.
-pub(crate) async fn take(
+/// A key is stored until it expires. The key of a multipart upload is stored while its file is unconfirmed: a client that
+/// resumes after days gets the same upload.
+pub(crate) async fn claim(
     tx: &mut Tx<'_>,
     (tenant, user): (&TenantId, &UserId),
     idempotency_key: &IdempotencyKey,
-    made: Uuid,
+    created: Uuid,
     now: UnixMs,
-) -> Result<Taken, CatalogError> {
+) -> Result<KeyClaim, CatalogError> {
     let (tenant, user) = (tenant.as_str(), user.as_str());
-    let taken = tx
+    let claimed = tx
         .run(
             "INSERT INTO idempotency_keys (tenant_id, user_id, route, key, fingerprint, made_id, expires_at) \
              VALUES ($1, $2, $3, $4, $5, $6, $7) \
@@ -51,14 +54,14 @@ pub(crate) async fn take(
                 idempotency_key.route,
                 idempotency_key.key.as_str(),
                 idempotency_key.fingerprint.as_str(),
-                made.to_string(),
+                created.to_string(),
                 idempotency_key.expires_at,
                 now,
             ],
         )
         .await?;
-    if taken == 1 {
-        return Ok(Taken::Ours);
+    if claimed == 1 {
+        return Ok(KeyClaim::New);
     }
     let before = tx
         .row(
@@ -71,20 +74,20 @@ pub(crate) async fn take(
     compared(&before, idempotency_key)
 }
 
-fn compared(before: &Row, idempotency_key: &IdempotencyKey) -> Result<Taken, CatalogError> {
+fn compared(before: &Row, idempotency_key: &IdempotencyKey) -> Result<KeyClaim, CatalogError> {
     if before.text("fingerprint")? == idempotency_key.fingerprint {
-        Ok(Taken::Before(before.parsed("made_id")?))
+        Ok(KeyClaim::Repeated(before.parsed("made_id")?))
     } else {
-        Ok(Taken::OtherBody)
+        Ok(KeyClaim::Mismatch)
     }
 }
 
-struct ForgetExpired {
+struct PurgeKeys {
     now: UnixMs,
     limit: usize,
 }
 
-impl Write for ForgetExpired {
+impl Write for PurgeKeys {
     type Answer = u64;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
@@ -103,8 +106,8 @@ impl Write for ForgetExpired {
 }
 
 impl Catalog {
-    /// What a registration with this key will surely answer, if that is known already: who asks for room first
-    /// would be refused it for something that has its room.
+    /// The answer that a registration with this key will get, if the key was used before. Checked before quota is reserved:
+    /// a repeated request needs no quota and must not be refused for it.
     pub async fn key_answer(
         &self,
         (tenant, user): (&TenantId, &UserId),
@@ -119,17 +122,23 @@ impl Catalog {
                  WHERE tenant_id = $1 AND user_id = $2 AND route = $3 AND key = $4 AND (expires_at > $5 \
                  OR EXISTS (SELECT 1 FROM files WHERE files.id = idempotency_keys.made_id \
                  AND files.pipeline_status = 'registered' AND files.part_size IS NOT NULL))",
-                args![tenant.as_str(), user.as_str(), idempotency_key.route, idempotency_key.key.as_str(), now],
+                args![
+                    tenant.as_str(),
+                    user.as_str(),
+                    idempotency_key.route,
+                    idempotency_key.key.as_str(),
+                    now
+                ],
             )
             .await?;
         Ok(match before.map(|row| compared(&row, idempotency_key)).transpose()? {
-            Some(Taken::Before(made)) => Some(RegisterOutcome::Repeated(made)),
-            Some(Taken::OtherBody) => Some(RegisterOutcome::KeyMismatch),
-            Some(Taken::Ours) | None => None,
+            Some(KeyClaim::Repeated(created)) => Some(RegisterOutcome::Repeated(created)),
+            Some(KeyClaim::Mismatch) => Some(RegisterOutcome::KeyMismatch),
+            Some(KeyClaim::New) | None => None,
         })
     }
 
     pub async fn purge_expired_keys(&self, now: UnixMs, limit: usize) -> Result<u64, CatalogError> {
-        self.write(ForgetExpired { now, limit }).await
+        self.write(PurgeKeys { now, limit }).await
     }
 }

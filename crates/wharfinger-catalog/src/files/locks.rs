@@ -1,4 +1,4 @@
-//! Files under their locks: what is decided about them still holds when it is written.
+//! Locked files: a decision about them is still valid when it is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,12 @@ use crate::unreadable::{self, Table};
 #[derive(Default)]
 pub(crate) struct LockedFiles {
     pub(crate) readable: BTreeMap<FileId, File>,
-    /// Rows that are there and cannot be read: they are left alone.
+    /// Rows that exist and cannot be read. They are not changed.
     pub(crate) unreadable: BTreeSet<FileId>,
 }
 
-/// Reads these files and keeps others from changing them until the end of the transaction. In one order everywhere.
+/// Reads these files and locks them until the end of the transaction. Locks are taken in the order of ids, so that two
+/// transactions do not deadlock.
 pub(crate) async fn lock_files(tx: &mut Tx<'_>, ids: &[FileId]) -> Result<LockedFiles, CatalogError> {
     if ids.is_empty() {
         return Ok(LockedFiles::default());

@@ -1,4 +1,4 @@
-//! Files, their objects and their batches: registering, changing, reading and forgetting them.
+//! Files, their objects and batches, and the idempotency keys of requests.
 
 pub(crate) mod batches;
 pub(crate) mod history;

@@ -1,5 +1,5 @@
-//! Objects and the uploads in parts that fill them. The row is there before the object can be; which upload
-//! fills it is written before any of its parts can come.
+//! Objects and their multipart uploads. The row of an object is written before the object can exist, and its upload id
+//! before a part can arrive.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{Cleanup, File};
@@ -12,7 +12,7 @@ use crate::database::sql::{Tx, args};
 use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 
-/// Makes an upload the one that fills an object, if the file still waits and nobody was faster.
+/// Stores the upload id of an object, if its file is still registered and the stored id is still `before`.
 struct SetUpload {
     key: String,
     before: Option<String>,
@@ -34,20 +34,20 @@ impl Write for SetUpload {
     }
 }
 
-/// Writes a cleanup for the bytes of an ended file, or makes the one that is there due once more.
-struct CleanAgain {
+/// Writes a cleanup for the object of a deleted file, or makes the existing one due again.
+struct RepeatCleanup {
     file: File,
     rows: RowSettings,
     cleanup: Cleanup,
     now: UnixMs,
 }
 
-impl Write for CleanAgain {
+impl Write for RepeatCleanup {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
-        // What is done already is not done for what came since. By the number of rows that were changed, not by an
-        // earlier look: the cleanup may have been settled in between.
+        // A finished cleanup does not cover bytes that came later. The number of changed rows decides, not an earlier read:
+        // the cleanup may have finished in between.
         let changed = tx
             .run(
                 "UPDATE pending_cleanups SET lease_token = lease_token + 1, lease_until = 0, rank = NULL, \
@@ -65,14 +65,14 @@ impl Write for CleanAgain {
 }
 
 impl Catalog {
-    /// Whether there is a row for an object, of a live file or not.
+    /// Whether an object has a row; its file may be deleted.
     pub async fn has_object(&self, key: &ObjectKey) -> Result<bool, CatalogError> {
         let mut reader = self.reader().await?;
         let sql = "SELECT file_id FROM objects WHERE key = $1";
         Ok(reader.tx(&self.faults).row(sql, args![key.as_str()]).await?.is_some())
     }
 
-    /// The upload in parts that fills an object, if one was begun.
+    /// The multipart upload of an object, if one was started.
     pub async fn upload_id(&self, key: &ObjectKey) -> Result<Option<String>, CatalogError> {
         let mut reader = self.reader().await?;
         let sql = "SELECT upload_id FROM objects WHERE key = $1";
@@ -80,7 +80,7 @@ impl Catalog {
         row.map_or(Ok(None), |row| row.maybe_text("upload_id"))
     }
 
-    /// False if the file has ended or another upload took the place first.
+    /// False if the file is no longer registered or another upload was stored first.
     pub async fn set_upload_id(
         &self,
         key: &ObjectKey,
@@ -90,8 +90,13 @@ impl Catalog {
         self.write(SetUpload { key: key.as_str().to_owned(), before, upload_id }).await
     }
 
-    /// Bytes came to be after their file had ended, perhaps after they had been deleted.
-    pub async fn repeat_cleanup(&self, file: File, cleanup: Cleanup, now: UnixMs) -> Result<(), CatalogError> {
-        self.write(CleanAgain { file, rows: self.rows, cleanup, now }).await
+    /// For bytes that arrived after their file was deleted.
+    pub async fn repeat_cleanup(
+        &self,
+        file: File,
+        cleanup: Cleanup,
+        now: UnixMs,
+    ) -> Result<(), CatalogError> {
+        self.write(RepeatCleanup { file, rows: self.rows, cleanup, now }).await
     }
 }

@@ -1,5 +1,5 @@
-//! What would grow for ever: batches without files, counters that are zero, the history of a file that is retried without
-//! end, and outbox lines that are never delivered. Each is bounded, in steps of a bounded size.
+//! Deletes rows that would pile up: batches without files, counters that are zero, and outbox lines that are never
+//! delivered. Each call deletes a bounded number.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::BatchId;
@@ -10,20 +10,20 @@ use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::outbox::lines::Destination;
 
-/// Batches that ended before a time and have no file, behind a place in the order of their ends.
-struct ForgetBatches {
+/// Batches that ended before a time and have no files, one page in the order of their ends.
+struct PurgeBatches {
     after: (UnixMs, String),
     before: UnixMs,
     limit: usize,
 }
 
-/// How many went, and where to go on; none: that was the last page.
-type Forgotten = (u64, Option<(UnixMs, String)>);
+/// How many were deleted, and the cursor of the next page. None: that was the last page.
+type PurgedPage = (u64, Option<(UnixMs, String)>);
 
-impl Write for ForgetBatches {
-    type Answer = Forgotten;
+impl Write for PurgeBatches {
+    type Answer = PurgedPage;
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Forgotten>, CatalogError> {
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<PurgedPage>, CatalogError> {
         let rows = tx
             .rows(
                 "SELECT id, ended_at, CAST(CASE WHEN EXISTS (SELECT 1 FROM files WHERE files.batch_id = upload_batches.id) \
@@ -32,28 +32,28 @@ impl Write for ForgetBatches {
                 args![self.before, self.after.0, self.after.1.as_str(), self.limit as i64],
             )
             .await?;
-        let mut gone = 0;
+        let mut deleted = 0;
         for row in &rows {
-            // A batch that has ended takes no more files.
+            // An ended batch accepts no more files.
             if row.int("is_empty")? == 1 && row.parsed::<BatchId>("id").is_ok() {
                 let sql = "DELETE FROM upload_batches WHERE id = $1 AND status <> 'active'";
-                gone += tx.run(sql, args![row.text("id")?]).await?;
+                deleted += tx.run(sql, args![row.text("id")?]).await?;
             }
         }
         let next = match rows.last() {
             Some(last) if rows.len() == self.limit => Some((last.int("ended_at")?, last.text("id")?)),
             _ => None,
         };
-        Ok(TxOutcome::Commit((gone, next)))
+        Ok(TxOutcome::Commit((deleted, next)))
     }
 }
 
-/// Counters of statuses in which a user has no file.
-struct ForgetCounters {
+/// Counters of statuses in which a user has no files.
+struct PurgeCounters {
     limit: usize,
 }
 
-impl Write for ForgetCounters {
+impl Write for PurgeCounters {
     type Answer = u64;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
@@ -63,7 +63,7 @@ impl Write for ForgetCounters {
              ORDER BY tenant_id, user_id, status, stage LIMIT $1 {lock}"
         );
         let rows = tx.rows_built(sql, args![self.limit as i64]).await?;
-        let mut gone = 0;
+        let mut deleted = 0;
         for some in rows.chunks(tx.dialect().rows_max()) {
             let mut args = args![];
             for row in some {
@@ -76,58 +76,58 @@ impl Write for ForgetCounters {
                  AND files = 0 AND charged_bytes = 0",
                 tuples(1, some.len(), 4)
             );
-            gone += tx.run_built(sql, args).await?;
+            deleted += tx.run_built(sql, args).await?;
         }
-        Ok(TxOutcome::Commit(gone))
+        Ok(TxOutcome::Commit(deleted))
     }
 }
 
-/// Lines that were written before a time and have not been delivered since.
-struct ForgetLines {
+/// Lines that were written before a time and are not delivered.
+struct PurgeLines {
     destination: Destination,
     before: UnixMs,
     limit: usize,
 }
 
-impl Write for ForgetLines {
+impl Write for PurgeLines {
     type Answer = u64;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
-        let gone = tx
+        let deleted = tx
             .run(
                 "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE destination = $1 AND created_at < $2 \
                  ORDER BY created_at LIMIT $3)",
                 args![self.destination.as_str(), self.before, self.limit as i64],
             )
             .await?;
-        Ok(TxOutcome::Commit(gone))
+        Ok(TxOutcome::Commit(deleted))
     }
 }
 
 impl Catalog {
-    /// Removes batches without files that ended before a time, one page of them.
+    /// Deletes one page of batches without files that ended before a time.
     pub async fn purge_empty_batches(
         &self,
         after: Option<(UnixMs, String)>,
         before: UnixMs,
         limit: usize,
-    ) -> Result<Forgotten, CatalogError> {
+    ) -> Result<PurgedPage, CatalogError> {
         let after = after.unwrap_or((i64::MIN, String::new()));
-        self.write(ForgetBatches { after, before, limit }).await
+        self.write(PurgeBatches { after, before, limit }).await
     }
 
-    /// Removes counters that are zero; answers how many.
+    /// Deletes counters that are zero; returns how many.
     pub async fn purge_zero_counters(&self, limit: usize) -> Result<u64, CatalogError> {
-        self.write(ForgetCounters { limit }).await
+        self.write(PurgeCounters { limit }).await
     }
 
-    /// Drops lines that were not delivered since a time; answers how many.
+    /// Deletes undelivered lines from before a time; returns how many.
     pub async fn purge_old_lines(
         &self,
         destination: Destination,
         before: UnixMs,
         limit: usize,
     ) -> Result<u64, CatalogError> {
-        self.write(ForgetLines { destination, before, limit }).await
+        self.write(PurgeLines { destination, before, limit }).await
     }
 }

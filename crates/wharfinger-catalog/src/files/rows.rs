@@ -1,4 +1,4 @@
-//! Reading files: one, a page of them, their history, those that are due, and how many there are.
+//! Reads of files: one, a page, their history, and those that are due for a sweep.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{EndReason, File, Pin};
@@ -11,7 +11,7 @@ use crate::Catalog;
 use crate::Scope;
 use crate::database::sql::{Row, args, places};
 use crate::error::CatalogError;
-use crate::unreadable::{SPARE_ROWS, Table, behind, place};
+use crate::unreadable::{SPARE_ROWS, Table, cursor_of, next_cursor};
 
 /// A query for whole files; the text is fixed at compile time.
 macro_rules! select_files {
@@ -33,7 +33,7 @@ pub(crate) fn user_of(row: &Row) -> Result<UserId, CatalogError> {
 }
 
 fn named<T, E>(column: &str, name: Result<T, E>) -> Result<T, CatalogError> {
-    name.map_err(|_| CatalogError::Corrupt(format!("{column} holds a name that is none")))
+    name.map_err(|_| CatalogError::Corrupt(format!("{column} holds an invalid value")))
 }
 
 pub(crate) fn decode(row: &Row) -> Result<File, CatalogError> {
@@ -75,8 +75,8 @@ pub(crate) fn decode(row: &Row) -> Result<File, CatalogError> {
     })
 }
 
-/// What makes an unconfirmed upload an abandoned one: no batch is open that it belongs to, and since then nobody has
-/// asked for anything that concerns it, nor can a slow transfer of its size still be under way.
+/// When an unconfirmed upload is abandoned: it is in no active batch, it has not changed since `quiet_since`, and a transfer
+/// of its size at `min_rate_bytes` per second would be over.
 #[derive(Clone, Copy, Debug)]
 pub struct AbandonedRule {
     pub quiet_since: UnixMs,
@@ -84,7 +84,7 @@ pub struct AbandonedRule {
     pub min_rate_bytes: i64,
 }
 
-/// The same in SQL, by the first three values.
+/// The same as an SQL condition, with `$1` to `$3`.
 macro_rules! is_abandoned {
     () => {
         "files.pipeline_status = 'registered' AND files.next_check_at IS NOT NULL AND files.updated_at <= $1 \
@@ -95,7 +95,7 @@ macro_rules! is_abandoned {
 
 pub(crate) use is_abandoned;
 
-/// One line of a file's history, as told to its owner.
+/// One line of a file's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryLine {
     pub at: UnixMs,
@@ -106,7 +106,7 @@ pub struct HistoryLine {
 }
 
 impl Catalog {
-    /// These files, as far as they are there. One that cannot be read is left out.
+    /// Those of these files that exist and can be read.
     pub async fn files_by_id(&self, ids: &[FileId]) -> Result<Vec<File>, CatalogError> {
         let mut files = Vec::with_capacity(ids.len());
         let mut reader = self.reader().await?;
@@ -127,7 +127,7 @@ impl Catalog {
         Ok(self.all_readable(Table::Files, "id", &rows, decode).await?.pop())
     }
 
-    /// Newest first, without the dead, older than `before`.
+    /// Newest first, without deleted ones, older than `before`.
     pub async fn files(
         &self,
         scope: &Scope,
@@ -187,8 +187,8 @@ impl Catalog {
             .collect()
     }
 
-    /// Files of a status whose next look is due and when it was, oldest first, after a place in that order: a file
-    /// that cannot be read or mended does not hide those behind it.
+    /// A page of files of a status whose check is due, with the time of the check, oldest first. The cursor lets a sweep
+    /// get past files that it cannot read or repair.
     pub async fn files_to_check(
         &self,
         status: Status,
@@ -210,14 +210,14 @@ impl Catalog {
                 .await?;
             drop(reader);
             let page = self.readable(Table::Files, "id", &rows, decode).await;
-            match behind(&page, &rows, limit, |row| place(row, "next_check_at")) {
+            match next_cursor(&page, &rows, limit, |row| cursor_of(row, "next_check_at")) {
                 Some(next) => (at, id) = next,
                 None => return Ok(page),
             }
         }
     }
 
-    /// Uploads that are abandoned, and when each is looked at next, in the same order.
+    /// A page of abandoned uploads, in the order of their next checks.
     pub async fn abandoned_uploads(
         &self,
         by: AbandonedRule,
@@ -241,14 +241,14 @@ impl Catalog {
                 .await?;
             drop(reader);
             let page = self.readable(Table::Files, "id", &rows, decode).await;
-            match behind(&page, &rows, limit, |row| place(row, "next_check_at")) {
+            match next_cursor(&page, &rows, limit, |row| cursor_of(row, "next_check_at")) {
                 Some(next) => (at, id) = next,
                 None => return Ok(page),
             }
         }
     }
 
-    /// Files that failed by then and when they did, oldest first, after a place in that order.
+    /// A page of files that failed until `by`, with the time of the failure, oldest first.
     pub async fn files_failed_by(
         &self,
         by: UnixMs,
@@ -269,7 +269,7 @@ impl Catalog {
                 .await?;
             drop(reader);
             let page = self.readable(Table::Files, "id", &rows, decode).await;
-            match behind(&page, &rows, limit, |row| place(row, "failed_at")) {
+            match next_cursor(&page, &rows, limit, |row| cursor_of(row, "failed_at")) {
                 Some(next) => (at, id) = next,
                 None => return Ok(page),
             }

@@ -1,4 +1,4 @@
-//! Removes the rows of ended files that are not needed any more, with everything that belongs to them.
+//! Deletes the rows of deleted files that are not needed any more, with their related rows.
 
 use std::collections::BTreeSet;
 
@@ -12,35 +12,35 @@ use crate::error::CatalogError;
 use crate::figures::counters;
 use crate::files::batches;
 
-struct Forget {
+struct PurgeTombstones {
     tombstones: Vec<File>,
 }
 
-impl Write for Forget {
+impl Write for PurgeTombstones {
     type Answer = Vec<FileId>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
-        let mut gone: Vec<&File> = Vec::new();
+        let mut deleted: Vec<&File> = Vec::new();
         for some in self.tombstones.chunks(tx.dialect().rows_max()) {
-            let ids = forget(tx, some).await?;
-            gone.extend(some.iter().filter(|file| ids.contains(&file.id.to_string())));
+            let ids = delete_rows(tx, some).await?;
+            deleted.extend(some.iter().filter(|file| ids.contains(&file.id.to_string())));
         }
-        if gone.is_empty() {
+        if deleted.is_empty() {
             return Ok(TxOutcome::Rollback(Vec::new()));
         }
-        counters::gone(tx, &gone).await?;
-        for batch in gone.iter().filter_map(|file| file.batch).collect::<BTreeSet<_>>() {
-            batches::forget_if_empty(tx, batch).await?;
+        counters::removed(tx, &deleted).await?;
+        for batch in deleted.iter().filter_map(|file| file.batch).collect::<BTreeSet<_>>() {
+            batches::delete_if_empty(tx, batch).await?;
         }
-        Ok(TxOutcome::Commit(gone.iter().map(|file| file.id).collect()))
+        Ok(TxOutcome::Commit(deleted.iter().map(|file| file.id).collect()))
     }
 }
 
-/// Answers the ids of those that are gone. A tombstone stays while its bytes are charged or wait for their cleanup, and
-/// while it is not as it was read.
-async fn forget(tx: &mut Tx<'_>, tombstones: &[File]) -> Result<Vec<String>, CatalogError> {
+/// Returns the ids of the deleted rows. A tombstone stays while it is charged, while a cleanup of its bytes waits, and if
+/// it has changed since it was read.
+async fn delete_rows(tx: &mut Tx<'_>, tombstones: &[File]) -> Result<Vec<String>, CatalogError> {
     let count = tombstones.len();
-    // The ids once more by themselves: SQLite finds rows by a list of ids, not by a list of pairs.
+    // The list of ids is there for SQLite, which uses the index for it, but not for a list of pairs.
     let sql = format!(
         "DELETE FROM files WHERE id IN ({}) AND (id, version) IN (VALUES {}) AND pipeline_status = 'deleted' \
          AND charged_bytes = 0 AND NOT EXISTS (SELECT 1 FROM pending_cleanups WHERE document_id = files.id) \
@@ -63,12 +63,12 @@ async fn forget(tx: &mut Tx<'_>, tombstones: &[File]) -> Result<Vec<String>, Cat
 }
 
 impl Catalog {
-    /// Answers those of these tombstones that are gone now.
+    /// Returns those of these tombstones that were deleted now.
     pub async fn purge_tombstones(&self, mut tombstones: Vec<File>) -> Result<Vec<FileId>, CatalogError> {
         if tombstones.is_empty() {
             return Ok(Vec::new());
         }
         tombstones.sort_by_key(|file| file.id);
-        self.write(Forget { tombstones }).await
+        self.write(PurgeTombstones { tombstones }).await
     }
 }

@@ -1,4 +1,4 @@
-//! Claiming jobs that are not of a stage: the oldest that are due, in batches, each under a token that is raised at every claim.
+//! Claims of jobs that do not belong to a stage: the oldest due ones, in batches. Each claim raises the token of a job.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{FileId, JobId};
@@ -12,7 +12,7 @@ use crate::leases::engine::{self, Claim};
 use crate::leases::tables::JOBS;
 use crate::unreadable::Table;
 
-/// A claimed job, good while its token is the current one.
+/// A claimed job, valid while its token is the current one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeasedJob {
     pub id: JobId,
@@ -26,21 +26,21 @@ pub struct LeasedJob {
     pub lease_until: UnixMs,
 }
 
-/// What a claim asks for.
+/// The parameters of a claim.
 #[derive(Clone, Debug)]
 pub struct JobClaim {
     pub queue: &'static str,
     pub owner: String,
     pub limit: usize,
     pub lease_ms: i64,
-    /// Heartbeats move the lease, never this: a hung worker is not working.
+    /// Heartbeats extend the lease up to this deadline, so that a hung worker loses its job.
     pub deadline_ms: i64,
     pub now: UnixMs,
 }
 
 struct ClaimJobs {
     claim: JobClaim,
-    /// Of these alone, all that are due. None: of all, as many as the claim asks for.
+    /// Claims the due ones of these jobs and ignores the limit. None: claims from all jobs.
     ids: Option<Vec<JobId>>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn leased(row: &Row) -> Result<LeasedJob, CatalogError> {
         payload: row.maybe_text("payload")?,
         attempt: u32::try_from(row.int("attempts")?).unwrap_or(u32::MAX),
         max_attempts: u32::try_from(row.int("max_attempts")?).unwrap_or(u32::MAX),
-        // Of a job that waits, which is looked at again after it could not be read.
+        // NULL for a waiting job, which `recheck_unreadable` decodes, too.
         lease_until: row.maybe_int("lease_until")?.unwrap_or_default(),
     })
 }
@@ -95,7 +95,7 @@ impl Catalog {
         self.write(ClaimJobs { claim, ids: None }).await
     }
 
-    /// Of these jobs, those that are due now; the limit of the claim is not heeded.
+    /// Claims the due ones of these jobs. The limit of the claim is ignored.
     pub async fn claim_jobs_by_id(
         &self,
         claim: JobClaim,
@@ -107,7 +107,7 @@ impl Catalog {
         self.write(ClaimJobs { claim, ids: Some(ids) }).await
     }
 
-    /// Of these jobs, those that wait for a later time, with that time.
+    /// The waiting ones of these jobs, with the time at which each is due.
     pub async fn waiting_jobs(&self, ids: &[JobId]) -> Result<Vec<(JobId, UnixMs)>, CatalogError> {
         if ids.is_empty() {
             return Ok(Vec::new());

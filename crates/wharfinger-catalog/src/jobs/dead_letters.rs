@@ -1,5 +1,5 @@
-//! Dead letters (`file-processing-dlq`): jobs of stages that will not be tried again unless a person says so. Each
-//! belongs to a failed file.
+//! Dead letters (`file-processing-dlq`): jobs of stages that are retried only when a person redrives them. Each belongs to
+//! a failed file.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Change;
@@ -45,7 +45,7 @@ fn decode(row: &Row) -> Result<DeadLetter, CatalogError> {
     })
 }
 
-/// The job waits again with all its attempts, and the file with it.
+/// The job gets all its attempts again, and the file is queued.
 struct Redrive {
     letter: DeadLetter,
     committer: Committer,
@@ -54,13 +54,13 @@ struct Redrive {
     now: UnixMs,
 }
 
-/// What became of a dead letter that was to be redriven.
+/// The outcome of redriving a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedriveOutcome {
     Done,
-    /// Another was faster, or its file is gone.
+    /// The dead letter or its file does not exist any more.
     Gone,
-    /// It was redriven as often as may be.
+    /// It has reached the limit of redrives.
     TooOften,
 }
 
@@ -86,7 +86,7 @@ impl Write for Redrive {
     }
 }
 
-/// How often a dead letter was redriven; none: it is gone.
+/// Locks a dead letter; returns how often it was redriven. None: it does not exist.
 async fn lock(tx: &mut Tx<'_>, job: JobId) -> Result<Option<i64>, CatalogError> {
     let sql = tx.dialect().pick(
         "SELECT redrives FROM jobs WHERE id = $1 AND state = 'dead'",
@@ -95,7 +95,7 @@ async fn lock(tx: &mut Tx<'_>, job: JobId) -> Result<Option<i64>, CatalogError> 
     tx.row(sql, args![job.to_string()]).await?.map(|row| row.int("redrives")).transpose()
 }
 
-/// The letter goes, and its file no longer says where it would begin again.
+/// Deletes the dead letter, and the stage of its file at which a redrive would start.
 struct Discard {
     letter: DeadLetter,
     committer: Committer,
@@ -122,7 +122,7 @@ impl Write for Discard {
 }
 
 impl Catalog {
-    /// The newest jobs first, older than `before`.
+    /// Newest first, older than `before`.
     pub async fn dead_letters(
         &self,
         scope: &Scope,
@@ -171,7 +171,7 @@ impl Catalog {
         Ok(self.readable(Table::Jobs, "id", &rows, decode).await)
     }
 
-    /// Processes a dead letter again, if it was redriven less often than this since a stage last ended well.
+    /// Processes a dead letter again, if it was redriven less than `redrives_max` times since its last successful stage.
     pub async fn redrive(
         &self,
         letter: DeadLetter,
@@ -184,7 +184,7 @@ impl Catalog {
         self.write(Redrive { letter, committer, plan, redrives_max, now }).await
     }
 
-    /// The letter goes; the file stays failed.
+    /// Deletes the dead letter; the file stays failed.
     pub async fn discard(&self, letter: DeadLetter, actor: &str, now: UnixMs) -> Result<bool, CatalogError> {
         self.write(Discard { letter, committer: self.committer(actor), now }).await
     }

@@ -1,5 +1,5 @@
-//! The jobs engine: thin, transactional, fenced. A job is enqueued in the transaction of what it follows from;
-//! a claim raises its token, and whoever holds an older token changes nothing.
+//! Delayed jobs: enqueue, heartbeat, complete, fail. A claim raises the token of a job; writes with an older token change
+//! nothing.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId};
@@ -23,17 +23,17 @@ pub struct NewJob {
     pub max_attempts: u32,
 }
 
-/// What became of a job whose attempt did not end well.
+/// What happened to a job whose attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailOutcome {
     Retried,
     Dead,
-    /// The token was not the current one: nothing was changed.
+    /// The token is not the current one: nothing was changed.
     LeaseLost,
 }
 
-/// Jobs in one statement: far below the number of values that either database takes.
-const INSERT_JOBS_MAX: usize = 200;
+/// Keeps a statement far below the maximum number of values of both databases.
+const JOBS_PER_STATEMENT: usize = 200;
 
 pub(crate) async fn insert_many(
     tx: &mut Tx<'_>,
@@ -73,7 +73,7 @@ impl Write for Enqueue {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
-        for chunk in self.jobs.chunks(INSERT_JOBS_MAX) {
+        for chunk in self.jobs.chunks(JOBS_PER_STATEMENT) {
             insert_many(tx, chunk, self.now).await?;
         }
         Ok(TxOutcome::Commit(()))
@@ -121,7 +121,7 @@ struct Fail {
     id: JobId,
     token: i64,
     error: String,
-    /// None: there will be no other attempt.
+    /// None: no further attempt.
     retry_at: Option<UnixMs>,
     now: UnixMs,
 }
@@ -131,8 +131,8 @@ impl Write for Fail {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<FailOutcome>, CatalogError> {
         let held = (&*self.id.to_string(), self.token);
-        let fate = end_attempt(tx, held, &self.error, self.retry_at, self.now).await?;
-        Ok(TxOutcome::Commit(fate))
+        let outcome = end_attempt(tx, held, &self.error, self.retry_at, self.now).await?;
+        Ok(TxOutcome::Commit(outcome))
     }
 }
 
@@ -163,27 +163,27 @@ async fn end_attempt(
     Ok(if died == 1 { FailOutcome::Dead } else { FailOutcome::LeaseLost })
 }
 
-/// Takes back the jobs whose lease or deadline is over: that was an attempt.
-struct TakeBack {
+/// Ends the attempts of jobs whose lease or deadline is over. They count as failed.
+struct EndExpiredJobs {
     queue: &'static str,
     now: UnixMs,
     retry_at: UnixMs,
     limit: usize,
 }
 
-impl Write for TakeBack {
+impl Write for EndExpiredJobs {
     type Answer = Vec<(JobId, FailOutcome)>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
-        let mut fates = Vec::new();
-        for (id, token) in engine::ran_out(tx, &JOBS, self.queue, self.now, self.limit).await? {
-            // One whose id cannot be read is left for the claim that finds it so.
+        let mut outcomes = Vec::new();
+        for (id, token) in engine::expired(tx, &JOBS, self.queue, self.now, self.limit).await? {
+            // A job with an unreadable id is skipped.
             let Ok(job) = id.parse() else { continue };
             let held = (id.as_str(), token);
-            let fate = end_attempt(tx, held, "the lease ran out", Some(self.retry_at), self.now).await?;
-            fates.push((job, fate));
+            let outcome = end_attempt(tx, held, "the lease ran out", Some(self.retry_at), self.now).await?;
+            outcomes.push((job, outcome));
         }
-        Ok(TxOutcome::Commit(fates))
+        Ok(TxOutcome::Commit(outcomes))
     }
 }
 
@@ -195,7 +195,7 @@ impl Catalog {
         Ok(ids)
     }
 
-    /// Answers the jobs that were still ours. The others belong to somebody else by now.
+    /// Deletes completed jobs whose token is still the current one; returns those.
     pub async fn complete_jobs(&self, done: Vec<(JobId, i64)>) -> Result<Vec<JobId>, CatalogError> {
         self.write(Complete { done }).await
     }
@@ -229,7 +229,7 @@ impl Catalog {
         retry_at: UnixMs,
         limit: usize,
     ) -> Result<Vec<(JobId, FailOutcome)>, CatalogError> {
-        self.write(TakeBack { queue, now, retry_at, limit }).await
+        self.write(EndExpiredJobs { queue, now, retry_at, limit }).await
     }
 
     /// When the next waiting job of any of these queues is due.
@@ -237,7 +237,7 @@ impl Catalog {
         if queues.is_empty() {
             return Ok(None);
         }
-        // Each is the first of an index. What has a rank is due.
+        // Each SELECT reads the first entry of an index. A ranked job is due.
         let firsts: Vec<String> = (1..=queues.len())
             .map(|n| {
                 format!(

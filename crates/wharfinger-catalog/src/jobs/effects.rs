@@ -1,4 +1,4 @@
-//! What changes of files do to their jobs, each kind by one statement for all of them.
+//! Effects of file changes on jobs. Each kind of effect is one statement for many changes.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{Change, JobEffect, JobRetry, NewStageJob};
@@ -12,13 +12,13 @@ use crate::fresh_id;
 /// All effects of a set of changes, by kind.
 #[derive(Default)]
 struct Effects<'c> {
-    ended: Vec<FileId>,
+    without_jobs: Vec<FileId>,
     new: Vec<(&'c Change, &'c NewStageJob)>,
-    moved: Vec<(FileId, UnixMs)>,
-    next: Vec<(JobId, Stage)>,
+    rescheduled: Vec<(FileId, UnixMs)>,
+    next_stages: Vec<(JobId, Stage)>,
     removed: Vec<JobId>,
     retried: Vec<&'c JobRetry>,
-    buried: Vec<(JobId, &'c str, &'c str)>,
+    dead: Vec<(JobId, &'c str, &'c str)>,
     redriven: Vec<JobId>,
 }
 
@@ -30,17 +30,17 @@ pub(crate) async fn apply(
     let Some(now) = changes.iter().map(|change| change.after.updated_at).max() else { return Ok(()) };
     let effects = Effects::of(changes);
     let rows_max = tx.dialect().rows_max();
-    for some in effects.ended.chunks(rows_max) {
-        remove_of_files(tx, some).await?;
+    for some in effects.without_jobs.chunks(rows_max) {
+        delete_jobs_of(tx, some).await?;
     }
     for some in effects.new.chunks(rows_max) {
         insert(tx, some, max_attempts).await?;
     }
-    for some in effects.moved.chunks(rows_max) {
-        move_to(tx, some, now).await?;
+    for some in effects.rescheduled.chunks(rows_max) {
+        reschedule(tx, some, now).await?;
     }
-    for some in effects.next.chunks(rows_max) {
-        go_on(tx, some, now).await?;
+    for some in effects.next_stages.chunks(rows_max) {
+        start_next_stages(tx, some, now).await?;
     }
     for some in effects.removed.chunks(rows_max) {
         remove(tx, some).await?;
@@ -48,8 +48,8 @@ pub(crate) async fn apply(
     for some in effects.retried.chunks(rows_max) {
         retry(tx, some, now).await?;
     }
-    for some in effects.buried.chunks(rows_max) {
-        bury(tx, some, now).await?;
+    for some in effects.dead.chunks(rows_max) {
+        mark_dead(tx, some, now).await?;
     }
     for some in effects.redriven.chunks(rows_max) {
         redrive(tx, some, now).await?;
@@ -64,16 +64,16 @@ impl<'c> Effects<'c> {
             let file = change.after.id;
             match &change.job {
                 JobEffect::Keep => {}
-                JobEffect::RemoveAll => effects.ended.push(file),
+                JobEffect::RemoveAll => effects.without_jobs.push(file),
                 JobEffect::ReplaceAll(job) => {
-                    effects.ended.push(file);
+                    effects.without_jobs.push(file);
                     effects.new.push((change, job));
                 }
-                JobEffect::RescheduleAll(at) => effects.moved.push((file, *at)),
-                JobEffect::NextStage { job, stage } => effects.next.push((*job, *stage)),
+                JobEffect::RescheduleAll(at) => effects.rescheduled.push((file, *at)),
+                JobEffect::NextStage { job, stage } => effects.next_stages.push((*job, *stage)),
                 JobEffect::Remove { job } => effects.removed.push(*job),
                 JobEffect::Retry(retry) => effects.retried.push(retry),
-                JobEffect::DeadLetter { job, reason, error } => effects.buried.push((*job, reason, error)),
+                JobEffect::DeadLetter { job, reason, error } => effects.dead.push((*job, reason, error)),
                 JobEffect::Redrive { job } => effects.redriven.push(*job),
             }
         }
@@ -81,7 +81,7 @@ impl<'c> Effects<'c> {
     }
 }
 
-async fn remove_of_files(tx: &mut Tx<'_>, files: &[FileId]) -> Result<(), CatalogError> {
+async fn delete_jobs_of(tx: &mut Tx<'_>, files: &[FileId]) -> Result<(), CatalogError> {
     let sql = format!("DELETE FROM jobs WHERE file_id IN ({})", places(1, files.len()));
     tx.run_built(sql, files.iter().flat_map(|id| args![id.to_string()]).collect()).await?;
     Ok(())
@@ -130,22 +130,30 @@ async fn insert(
     Ok(())
 }
 
-/// A leased job waits again under a new token, so that a check that found out that it is too early is not lost.
-async fn move_to(tx: &mut Tx<'_>, moved: &[(FileId, UnixMs)], now: UnixMs) -> Result<(), CatalogError> {
+/// A leased job waits again under a new token: a delayed check that ran too early reschedules itself.
+async fn reschedule(
+    tx: &mut Tx<'_>,
+    rescheduled: &[(FileId, UnixMs)],
+    now: UnixMs,
+) -> Result<(), CatalogError> {
     let sql = format!(
         "WITH new (file_id, run_at) AS (VALUES {}) UPDATE jobs SET state = 'waiting', rank = NULL, run_at = new.run_at, \
          updated_at = $1, attempts = 0, lease_token = lease_token + 1, lease_owner = NULL, lease_until = NULL, \
          deadline_at = NULL FROM new WHERE jobs.file_id = new.file_id AND jobs.state IN ('waiting', 'leased')",
-        typed_rows(2, &["TEXT", "BIGINT"], moved.len())
+        typed_rows(2, &["TEXT", "BIGINT"], rescheduled.len())
     );
     let mut args = args![now];
-    args.extend(moved.iter().flat_map(|(file, at)| args![file.to_string(), *at]));
+    args.extend(rescheduled.iter().flat_map(|(file, at)| args![file.to_string(), *at]));
     tx.run_built(sql, args).await?;
     Ok(())
 }
 
-/// A file has one job from its confirmation to its end.
-async fn go_on(tx: &mut Tx<'_>, next: &[(JobId, Stage)], now: UnixMs) -> Result<(), CatalogError> {
+/// The job of a file moves to the queue of the next stage.
+async fn start_next_stages(
+    tx: &mut Tx<'_>,
+    next: &[(JobId, Stage)],
+    now: UnixMs,
+) -> Result<(), CatalogError> {
     let sql = format!(
         "WITH new (id, queue) AS (VALUES {}) \
          UPDATE jobs SET queue = new.queue, state = 'waiting', rank = NULL, run_at = $1, updated_at = $1, created_at = $1, \
@@ -184,15 +192,15 @@ async fn retry(tx: &mut Tx<'_>, retried: &[&JobRetry], now: UnixMs) -> Result<()
     Ok(())
 }
 
-async fn bury(tx: &mut Tx<'_>, buried: &[(JobId, &str, &str)], now: UnixMs) -> Result<(), CatalogError> {
+async fn mark_dead(tx: &mut Tx<'_>, dead: &[(JobId, &str, &str)], now: UnixMs) -> Result<(), CatalogError> {
     let sql = format!(
         "WITH new (id, reason, error) AS (VALUES {}) UPDATE jobs SET state = 'dead', updated_at = $1, \
          dead_reason = new.reason, last_error = new.error, lease_owner = NULL, lease_until = NULL, deadline_at = NULL \
          FROM new WHERE jobs.id = new.id",
-        typed_rows(2, &["TEXT", "TEXT", "TEXT"], buried.len())
+        typed_rows(2, &["TEXT", "TEXT", "TEXT"], dead.len())
     );
     let mut args = args![now];
-    args.extend(buried.iter().flat_map(|(job, reason, error)| args![job.to_string(), *reason, *error]));
+    args.extend(dead.iter().flat_map(|(job, reason, error)| args![job.to_string(), *reason, *error]));
     tx.run_built(sql, args).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Work that waits: delayed checks and stages, how they are leased and how they end.
+//! Jobs: delayed checks and pipeline stages, their leases, and the ends of their attempts.
 
 pub(crate) mod claims;
 pub(crate) mod dead_letters;

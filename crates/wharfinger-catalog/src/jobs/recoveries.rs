@@ -1,11 +1,11 @@
-//! Recovers stuck files, many in one transaction. `lifecycle::recovery` decides under the locks of the files and their jobs.
+//! Recovers stuck files, many in one transaction. `lifecycle::recovery` decides while the files and their jobs are locked.
 
 use std::collections::BTreeMap;
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{FileId, TenantId};
 use wharfinger_lifecycle::processing::PipelinePlan;
-use wharfinger_lifecycle::recovery::{self, RecoveryDecision, JobRecord, RecoveryTrigger};
+use wharfinger_lifecycle::recovery::{self, JobRecord, RecoveryDecision, RecoveryTrigger};
 use wharfinger_lifecycle::state::Status;
 
 use crate::Catalog;
@@ -16,30 +16,30 @@ use crate::error::CatalogError;
 use crate::files::locks::{self, LockedFiles};
 use crate::jobs::stuck_files::{STAGE_QUEUES, jobs_of_files};
 
-/// Files that may be stuck, and who recovers them.
+/// Files that may be stuck, and how to recover them.
 #[derive(Clone, Debug)]
 pub struct Recovery {
     pub files: Vec<FileId>,
-    pub of: RecoveryTrigger,
+    pub trigger: RecoveryTrigger,
     pub actor: String,
     pub plan: PipelinePlan,
     pub now: UnixMs,
 }
 
-/// What became of a file.
+/// The outcome for one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecoveryOutcome {
     /// It waits again for the stage that stopped.
     Queued { from: Status, retry_count: u32 },
-    /// It was recovered too often: a dead letter.
+    /// It was recovered too often: its job is a dead letter now.
     Failed { tenant: TenantId, why: String },
-    /// Its job is sound and waits: left alone.
+    /// Its job is sound and waits: nothing was changed.
     Waiting,
-    /// A worker holds it and is in time: left alone.
+    /// A worker has a valid lease: nothing was changed.
     InProgress { until: UnixMs },
-    /// It is no longer stuck, or no longer there.
+    /// It is not stuck any more, or it was deleted.
     NotStuck,
-    /// Its row cannot be read: set aside.
+    /// Its row cannot be read.
     Unreadable,
 }
 
@@ -52,21 +52,24 @@ impl Write for RecoverFiles {
     type Answer = Vec<(FileId, RecoveryOutcome)>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
-        let Recovery { files: ids, of, plan, now, .. } = &self.recovery;
+        let Recovery { files: ids, trigger, plan, now, .. } = &self.recovery;
         let LockedFiles { readable: mut files, unreadable } = locks::lock_files(tx, ids).await?;
-        // After the files, as everybody who holds both locks them.
+        // Files are locked before jobs, as in stage_ends.rs.
         let lock = tx.dialect().pick("", "FOR UPDATE");
         let jobs: BTreeMap<FileId, Vec<JobRecord>> = jobs_of_files(tx, ids, lock).await?;
         let mut changes = Vec::new();
         let mut recovered = Vec::with_capacity(ids.len());
         for id in ids {
             let Some(file) = files.remove(id) else {
-                let is_there = unreadable.contains(id);
-                recovered.push((*id, if is_there { RecoveryOutcome::Unreadable } else { RecoveryOutcome::NotStuck }));
+                let exists = unreadable.contains(id);
+                recovered.push((
+                    *id,
+                    if exists { RecoveryOutcome::Unreadable } else { RecoveryOutcome::NotStuck },
+                ));
                 continue;
             };
             let jobs = jobs.get(id).map_or(&[][..], Vec::as_slice);
-            let found = recovery::decide(&file, jobs, *of, plan, *now)
+            let found = recovery::decide(&file, jobs, *trigger, plan, *now)
                 .map_err(|refusal| CatalogError::Corrupt(format!("file {id}: {refusal}")))?;
             let outcome = match found {
                 RecoveryDecision::NotApplicable => RecoveryOutcome::NotStuck,
@@ -95,13 +98,13 @@ impl Write for RecoverFiles {
     }
 }
 
-/// What is scheduled for later runs now.
-struct BringForward {
+/// Makes the scheduled jobs of a file due now.
+struct MakeDueNow {
     file: FileId,
     now: UnixMs,
 }
 
-impl Write for BringForward {
+impl Write for MakeDueNow {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
@@ -116,7 +119,7 @@ impl Write for BringForward {
 }
 
 impl Catalog {
-    /// What became of each, in order: all in one transaction, or none.
+    /// Recovers all files in one transaction; returns the outcomes in the order of `files`.
     pub async fn recover(&self, recovery: Recovery) -> Result<Vec<(FileId, RecoveryOutcome)>, CatalogError> {
         if recovery.files.is_empty() {
             return Ok(Vec::new());
@@ -125,8 +128,8 @@ impl Catalog {
         self.write(RecoverFiles { recovery, committer }).await
     }
 
-    /// A file that waits for its next attempt need not wait for the time of it.
+    /// Ends the wait of a file for its next attempt.
     pub async fn make_due_now(&self, file: FileId, now: UnixMs) -> Result<(), CatalogError> {
-        self.write(BringForward { file, now }).await
+        self.write(MakeDueNow { file, now }).await
     }
 }

@@ -1,5 +1,5 @@
-//! Claiming files for a stage: jobs that are due, in fair order between tenants, each with its file, which is in work from
-//! here on.
+//! Claims of files for a stage: due jobs in a fair order between tenants, each with its file. The claim also sets the
+//! status of the file.
 
 use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
@@ -20,45 +20,44 @@ use crate::leases::engine::{self, Claim, Claimed};
 use crate::leases::tables::STAGE_JOBS;
 use crate::unreadable::RETRY_MS;
 
-/// What a claim asks for.
+/// The parameters of a claim.
 #[derive(Clone, Debug)]
 pub struct StageClaim {
     pub stage: Stage,
-    /// Names the worker, in the job and in the file's history.
+    /// The name of the worker, for the job and the history of the file.
     pub owner: String,
     pub limit: usize,
     pub of: Claimable,
-    /// Only files of these tenants, where they are among those that come first. None: of all.
+    /// Only files of these tenants, searched among the first jobs of the queue. None: of all tenants.
     pub tenants: Option<Vec<TenantId>>,
     pub lease_ms: i64,
-    /// Heartbeats move the lease, never this: a hung worker is not working.
+    /// Heartbeats extend the lease up to this deadline, so that a hung worker loses its job.
     pub deadline_ms: i64,
     pub plan: PipelinePlan,
     pub now: UnixMs,
 }
 
-/// A file that a worker did not come back from may be what killed it: those are taken one at a time, so that they do not
-/// take each other along.
+/// Which jobs a claim takes. A file whose worker was lost may have killed it. Such suspects run one at a time, so that one
+/// bad file does not end the attempts of others.
 ///
-/// They have no rank: the one that has waited longest comes first, whosever it is. A tenant with many of them makes another's
-/// suspects wait, and never its other files, which go on beside them. Only deaths of workers make such lines long: each
-/// adds as many suspects as the process worked on, and at most one last chance, as the suspects run one at a time. A file
-/// leaves its line with the next attempt that ends, or with its third lost worker. So a line is worked off in the order
-/// of minutes for each death, and a rank for it would cost every claim an index that is empty on all other days.
+/// Suspects have no rank: the one that has waited longest comes first, of any tenant. Suspects of one tenant can delay
+/// suspects of another, but not its other files, which run beside them. A fair order is not worth an index: a lost process
+/// adds only the files that it worked on, and a file stops being a suspect after its next completed attempt or its third
+/// lost worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimable {
     Untried,
-    /// The same, but of none of these tenants: of those that come first, the others are looked for.
+    /// Untried jobs of other tenants than these, searched among the first jobs of the queue.
     UntriedExcept(Vec<TenantId>),
     Suspects,
-    /// Those that would be given up if they lost one more worker: they run alone.
+    /// Suspects that fail for good if they lose one more worker. Each runs alone.
     LastChance,
 }
 
-/// How far another tenant's job is looked for.
-const LOOKED_THROUGH_MAX: i64 = 64;
+/// How many first jobs of a queue are searched for jobs of certain tenants.
+const SEARCHED_MAX: i64 = 64;
 
-/// A job and its file, as it is while the stage works on it.
+/// A leased job and its file, in the state that the claim has given it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeasedStageJob {
     pub job: LeasedJob,
@@ -94,11 +93,11 @@ impl Write for ClaimStage {
                     claimed.push(LeasedStageJob { job, stage: *stage, file: change.after.clone() });
                     changes.push(change);
                 }
-                // Its file is elsewhere by now: there is nothing to do.
+                // The file has left this stage: the job has nothing to do.
                 Some(Err(_)) | None => idle.push(job.id),
             }
         }
-        engine::put_back(tx, &STAGE_JOBS, &unreadable, now.saturating_add(RETRY_MS)).await?;
+        engine::unclaim(tx, &STAGE_JOBS, &unreadable, now.saturating_add(RETRY_MS)).await?;
         self.committer.apply_locked(tx, &changes).await?;
         effects::remove(tx, &idle).await?;
         claimed.sort_by_key(|claimed| claimed.job.id);
@@ -111,7 +110,8 @@ impl ClaimStage {
         let StageClaim { stage, owner, limit, of, lease_ms, deadline_ms, now, .. } = &self.claim;
         let mut args = args![owner.as_str(), now.saturating_add(*deadline_ms), self.claim_id.as_str()];
         let (waiting, order) = of.condition();
-        let due = format!("state = 'waiting' AND {waiting}{}", self.of_tenants(&waiting, order, &mut args));
+        let due =
+            format!("state = 'waiting' AND {waiting}{}", self.tenants_condition(&waiting, order, &mut args));
         let claim = Claim {
             queue: stage.queue(),
             now: *now,
@@ -125,8 +125,9 @@ impl ClaimStage {
         engine::claim(tx, &STAGE_JOBS, claim).await
     }
 
-    /// With a fair order a tenant that waits is among the first; a bound keeps a long backlog unread.
-    fn of_tenants(&self, waiting: &str, order: &str, args: &mut Vec<Arg>) -> String {
+    /// A condition on the tenant, for the first jobs of the queue only: the fair order puts each waiting tenant among them,
+    /// and a long backlog is not read.
+    fn tenants_condition(&self, waiting: &str, order: &str, args: &mut Vec<Arg>) -> String {
         let (is_in, tenants) = match (&self.claim.of, &self.claim.tenants) {
             (Claimable::UntriedExcept(tenants), _) => ("NOT IN", tenants),
             (_, Some(tenants)) => ("IN", tenants),
@@ -135,7 +136,7 @@ impl ClaimStage {
         args.extend(tenants.iter().map(|tenant| Arg::from(tenant.as_str())));
         format!(
             " AND jobs.id IN (SELECT id FROM (SELECT id, tenant_id FROM jobs WHERE queue = $1 AND state = 'waiting' \
-             AND {waiting} ORDER BY {order}, id LIMIT {LOOKED_THROUGH_MAX}) AS first_ones WHERE tenant_id {is_in} ({}))",
+             AND {waiting} ORDER BY {order}, id LIMIT {SEARCHED_MAX}) AS first_ones WHERE tenant_id {is_in} ({}))",
             places(7, tenants.len())
         )
     }
@@ -146,7 +147,7 @@ impl Claimable {
         matches!(self, Claimable::Untried | Claimable::UntriedExcept(_))
     }
 
-    /// Which of the waiting jobs, and in which order.
+    /// The condition of the jobs, and their order.
     fn condition(&self) -> (String, &'static str) {
         let comparison = match self {
             Claimable::Untried | Claimable::UntriedExcept(_) => return ("rank IS NOT NULL".into(), "rank"),
@@ -159,22 +160,22 @@ impl Claimable {
     }
 }
 
-/// As many workers lost as leave one more.
+/// One lost worker less than the maximum.
 const LAST_CHANCE_LOST: i64 = processing::LOST_WORKERS_MAX - 1;
 
-/// Of those who bring the same output at once, one is heard.
-struct TakeIn {
+/// Marks a job while the output of its worker is being stored: of two concurrent requests one is accepted.
+struct MarkStoringOutput {
     job: JobId,
     token: i64,
-    begins: bool,
+    starts: bool,
     lease_until: UnixMs,
 }
 
-impl Write for TakeIn {
+impl Write for MarkStoringOutput {
     type Answer = bool;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<bool>, CatalogError> {
-        let (from, to) = if self.begins { (0, 1) } else { (1, 0) };
+        let (from, to) = if self.starts { (0, 1) } else { (1, 0) };
         let id = self.job.to_string();
         let changed = tx
             .run(
@@ -192,23 +193,27 @@ impl Write for TakeIn {
 }
 
 impl Catalog {
-    /// False if the lease is lost, or somebody's output is being taken in under it.
+    /// False if the lease is lost, or an output is already being stored.
     pub async fn begin_storing_output(
         &self,
         job: JobId,
         token: i64,
         lease_until: UnixMs,
     ) -> Result<bool, CatalogError> {
-        self.write(TakeIn { job, token, begins: true, lease_until }).await
+        self.write(MarkStoringOutput { job, token, starts: true, lease_until }).await
     }
 
-    /// It was not to be had: it may be brought again.
+    /// The output could not be stored: the worker may send it again.
     pub async fn abort_storing_output(&self, job: JobId, token: i64) -> Result<(), CatalogError> {
-        self.write(TakeIn { job, token, begins: false, lease_until: 0 }).await.map(|_| ())
+        self.write(MarkStoringOutput { job, token, starts: false, lease_until: 0 }).await.map(|_| ())
     }
 
-    /// The file that is worked on under this very lease.
-    pub async fn leased_stage_job(&self, job: JobId, token: i64) -> Result<Option<LeasedStageJob>, CatalogError> {
+    /// The job and file of this lease. None: the lease is lost.
+    pub async fn leased_stage_job(
+        &self,
+        job: JobId,
+        token: i64,
+    ) -> Result<Option<LeasedStageJob>, CatalogError> {
         let row = {
             let mut reader = self.reader().await?;
             let sql = "SELECT id, lease_token, queue, tenant_id, file_id, payload, attempts, max_attempts, lease_until \
@@ -220,8 +225,8 @@ impl Catalog {
         Ok(self.file(file).await?.map(|file| LeasedStageJob { job, stage, file }))
     }
 
-    /// Claims under an id of its own. An error with an unknown outcome names it: what it may have leased is to be given
-    /// back by [`Catalog::release_claim`].
+    /// Leases jobs under a new claim id. If the outcome of the commit is unknown, the error has the id: release its jobs
+    /// with [`Catalog::release_claim`].
     pub async fn claim_stage(&self, claim: StageClaim) -> Result<Vec<LeasedStageJob>, ClaimError> {
         let claim_id = Uuid::new_v4().to_string();
         let (queue, now, by_rank) = (claim.stage.queue(), claim.now, claim.of.by_rank());
@@ -234,12 +239,12 @@ impl Catalog {
         })
     }
 
-    /// Gives due jobs of a stage their rank, a bounded number of them; answers how many.
+    /// Gives a bounded number of due jobs of a stage their rank; returns how many.
     pub async fn rank_due(&self, stage: Stage, now: UnixMs) -> Result<usize, CatalogError> {
         self.rank_queue(&STAGE_JOBS, stage.queue(), now).await
     }
 
-    /// Whether a job is due that has to run alone.
+    /// Whether a job with a last chance is due.
     pub async fn has_last_chance(&self, stages: &[Stage], now: UnixMs) -> Result<bool, CatalogError> {
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);
@@ -254,10 +259,10 @@ impl Catalog {
     }
 }
 
-/// A claim that did not go well.
+/// A failed claim.
 #[derive(Debug)]
 pub struct ClaimError {
     pub error: CatalogError,
-    /// Set where it may have been made all the same.
+    /// Set if the claim may have been committed.
     pub claim_id: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! Ends attempts at stages: the file's next state and its job's next queue in one transaction, fenced by the lease's token
-//! and the file's version. Each of a set has an outcome of its own; `lifecycle::stage_end` decides it.
+//! Ends attempts at stages. One transaction writes the next state of the file and the next queue of its job, if the lease
+//! token and the file version are still current. `lifecycle::stage_end` decides each attempt separately.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::processing::PipelinePlan;
-use wharfinger_lifecycle::stage_end::{self, CompletionResult, AttemptOutcome, HeldJob};
+use wharfinger_lifecycle::stage_end::{self, AttemptOutcome, CompletionResult, HeldJob};
 use wharfinger_lifecycle::state::Status;
 use wharfinger_lifecycle::transition::TransitionError;
 
@@ -29,7 +29,7 @@ pub struct StageEnd {
     pub outcome: AttemptOutcome,
 }
 
-/// Who ends stages, and when.
+/// The actor, plan and time of stage ends.
 #[derive(Clone, Debug)]
 pub struct StageEndContext<'a> {
     pub actor: &'a str,
@@ -60,23 +60,23 @@ impl Write for EndStages {
                 continue;
             };
             if let AttemptOutcome::Done(output) = &end.outcome {
-                outputs::keep(tx, &file, end, output, &self.committer.rows, self.now).await?;
+                outputs::store(tx, &file, end, output, &self.committer.rows, self.now).await?;
             }
             let decided = stage_end::decide(&file, &job.held, &end.outcome, &self.plan, self.now);
-            let (change, what) = decided.map_err(|refusal| impossible(&file, refusal))?;
+            let (change, result) = decided.map_err(|refusal| refused(&file, refusal))?;
             changes.push(change);
-            ended.push(what);
+            ended.push(result);
         }
         self.committer.apply_locked(tx, &changes).await?;
         Ok(TxOutcome::Commit(ended))
     }
 }
 
-fn impossible(file: &File, refusal: TransitionError) -> CatalogError {
+fn refused(file: &File, refusal: TransitionError) -> CatalogError {
     CatalogError::Corrupt(format!("file {}: {refusal}", file.id))
 }
 
-/// A leased job under its lock.
+/// A leased and locked job.
 struct LockedJob {
     held: HeldJob,
     token: i64,
@@ -94,7 +94,9 @@ fn decode(row: &Row) -> Result<LockedJob, CatalogError> {
             attempts: row.int("attempts")?,
             max_attempts: row.int("max_attempts")?,
             lost_leases: row.int("lost_leases")?,
-            deadline_exceeded: row.maybe_int("deadline_at")?.is_none_or(|deadline_at| deadline_at <= lease_until),
+            deadline_exceeded: row
+                .maybe_int("deadline_at")?
+                .is_none_or(|deadline_at| deadline_at <= lease_until),
             put_off_since: row.maybe_int("put_off_since")?,
         },
         token: row.int("lease_token")?,
@@ -105,7 +107,8 @@ fn decode(row: &Row) -> Result<LockedJob, CatalogError> {
     })
 }
 
-/// Files first and jobs after them, each in the order of their ids, as every verb does that holds both.
+/// Locks files first and jobs after them, each in the order of their ids, as in recoveries.rs. Otherwise two transactions
+/// could deadlock.
 async fn lock(
     tx: &mut Tx<'_>,
     ids: &[JobId],
@@ -127,7 +130,7 @@ async fn lock(
     Ok((jobs.into_iter().map(|job| (job.held.id, job)).collect(), files))
 }
 
-/// Gives back all that a claim has leased whose answer did not arrive: no worker ever had it.
+/// Releases all jobs of a claim whose answer was lost: no worker has received them.
 struct ReleaseClaim {
     claim_id: String,
     committer: Committer,
@@ -147,20 +150,21 @@ impl Write for ReleaseClaim {
         }
         let (jobs, files) = lock(tx, &ids).await?;
         let mut changes = Vec::new();
-        // Another claim may have taken some of them since.
+        // Another claim may have leased some of them since.
         for job in jobs.values().filter(|job| job.claim_id.as_deref() == Some(self.claim_id.as_str())) {
             let file = files.get(&job.file).filter(|file| file.version == job.file_version);
-            let given_back =
-                file.map(|file| stage_end::decide(file, &job.held, &AttemptOutcome::Released, &self.plan, self.now));
-            changes.extend(given_back.and_then(Result::ok).map(|(change, _)| change));
+            let released = file.map(|file| {
+                stage_end::decide(file, &job.held, &AttemptOutcome::Released, &self.plan, self.now)
+            });
+            changes.extend(released.and_then(Result::ok).map(|(change, _)| change));
         }
         self.committer.apply_locked(tx, &changes).await?;
         Ok(TxOutcome::Commit(changes.len() as u64))
     }
 }
 
-/// Takes back what workers did not come back from.
-struct TakeBack {
+/// Ends attempts whose lease or deadline is over.
+struct EndExpiredStageJobs {
     jobs: Vec<JobId>,
     committer: Committer,
     plan: PipelinePlan,
@@ -168,12 +172,12 @@ struct TakeBack {
     now: UnixMs,
 }
 
-impl Write for TakeBack {
+impl Write for EndExpiredStageJobs {
     type Answer = Vec<(FileId, CompletionResult)>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let (jobs, mut files) = lock(tx, &self.jobs).await?;
-        let (mut changes, mut idle, mut taken) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut changes, mut idle, mut ended) = (Vec::new(), Vec::new(), Vec::new());
         for job in jobs.values().filter(|job| job.lease_until <= self.now) {
             let Some(file) = files.remove(&job.file) else { continue };
             if !file.status.is_working() || file.status == Status::Queued {
@@ -181,19 +185,23 @@ impl Write for TakeBack {
                 continue;
             }
             let decided = stage_end::lost_worker(&file, &job.held, self.retry_at, &self.plan, self.now);
-            let (change, what) = decided.map_err(|refusal| impossible(&file, refusal))?;
+            let (change, result) = decided.map_err(|refusal| refused(&file, refusal))?;
             changes.push(change);
-            taken.push((file.id, what));
+            ended.push((file.id, result));
         }
         effects::remove(tx, &idle).await?;
         self.committer.apply_locked(tx, &changes).await?;
-        Ok(TxOutcome::Commit(taken))
+        Ok(TxOutcome::Commit(ended))
     }
 }
 
 impl Catalog {
-    /// What came of each, in order.
-    pub async fn end_stages(&self, ends: Vec<StageEnd>, by: StageEndContext<'_>) -> Result<Vec<CompletionResult>, CatalogError> {
+    /// Returns the results in the order of `ends`.
+    pub async fn end_stages(
+        &self,
+        ends: Vec<StageEnd>,
+        by: StageEndContext<'_>,
+    ) -> Result<Vec<CompletionResult>, CatalogError> {
         if ends.is_empty() {
             return Ok(Vec::new());
         }
@@ -201,14 +209,14 @@ impl Catalog {
         self.write(EndStages { ends, committer, plan: by.plan.clone(), now: by.now }).await
     }
 
-    /// Gives back what a claim leased whose answer was lost; answers how many. Nothing counts as an attempt.
+    /// Releases the jobs of a claim whose answer was lost; returns how many. No attempt is counted.
     pub async fn release_claim(&self, claim_id: &str, by: StageEndContext<'_>) -> Result<u64, CatalogError> {
         let (claim_id, committer) = (claim_id.to_owned(), self.committer(by.actor));
         self.write(ReleaseClaim { claim_id, committer, plan: by.plan.clone(), now: by.now }).await
     }
 
-    /// Jobs of stages whose lease or deadline is over and since when, the longest first, after a place in that order: one
-    /// that cannot be taken back does not hide those behind it.
+    /// A page of stage jobs whose lease or deadline is over, with the end of the lease, oldest first. The cursor lets the
+    /// caller get past jobs that it cannot end.
     pub async fn expired_stage_jobs(
         &self,
         now: UnixMs,
@@ -228,14 +236,16 @@ impl Catalog {
             let rows = reader.tx(&self.faults).rows_built(sql.clone(), args).await?;
             drop(reader);
             let page = self.readable(Table::Jobs, "id", &rows, decode).await;
-            match unreadable::behind(&page, &rows, limit, |row| unreadable::place(row, "lease_until")) {
+            match unreadable::next_cursor(&page, &rows, limit, |row| {
+                unreadable::cursor_of(row, "lease_until")
+            }) {
                 Some(next) => (at, id) = next,
                 None => return Ok(page),
             }
         }
     }
 
-    /// Takes back those of these whose lease or deadline is over.
+    /// Ends the attempts of those of these jobs whose lease or deadline is over.
     pub async fn end_expired_stage_jobs(
         &self,
         jobs: Vec<JobId>,
@@ -246,6 +256,7 @@ impl Catalog {
             return Ok(Vec::new());
         }
         let committer = self.committer(by.actor);
-        self.write(TakeBack { jobs, committer, plan: by.plan.clone(), retry_at, now: by.now }).await
+        self.write(EndExpiredStageJobs { jobs, committer, plan: by.plan.clone(), retry_at, now: by.now })
+            .await
     }
 }

@@ -1,5 +1,5 @@
-//! Files in the pipeline without progress for too long. SQL only preselects them; what is wrong with the job of each is
-//! `lifecycle::diagnosis`'s to say. A file whose job is sound only waits: it is listed, and left alone.
+//! Files in the pipeline without progress for too long. SQL preselects them, and `lifecycle::diagnosis` checks their jobs.
+//! A file with a sound job only waits: it is listed, but not recovered.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::Scope;
 use crate::database::sql::{Row, Tx, args, places};
 use crate::error::CatalogError;
 use crate::figures::dashboard::COUNTED_MAX;
-use crate::unreadable::{SPARE_ROWS, Table, behind, place};
+use crate::unreadable::{SPARE_ROWS, Table, cursor_of, next_cursor};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StuckFile {
@@ -27,13 +27,13 @@ pub struct StuckFile {
     pub status: Status,
     pub retry_count: u32,
     pub batch: Option<String>,
-    /// When it last got on.
+    /// The time of its last progress.
     pub updated_at: UnixMs,
-    /// What is wrong with its job; none: it is sound.
+    /// What is wrong with its job. None: the job is sound.
     pub fault: Option<Fault>,
 }
 
-/// Where a file stands among those that are stuck, the longest overdue first.
+/// The position of a file in the list of stuck files, which starts with the longest overdue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StuckCursor {
     pub check_at: UnixMs,
@@ -61,7 +61,7 @@ pub(crate) static STAGE_QUEUES: LazyLock<String> = LazyLock::new(|| {
     queues.join(", ")
 });
 
-/// The jobs of stages of these files; one that cannot be read is no sound one, and is left out.
+/// The stage jobs of these files. Unreadable jobs are not sound and are left out.
 pub(crate) async fn jobs_of_files(
     tx: &mut Tx<'_>,
     files: &[FileId],
@@ -90,7 +90,7 @@ fn known_job(row: &Row) -> Result<JobRecord, CatalogError> {
     let state = match state.as_str() {
         "waiting" => JobState::Waiting,
         "dead" => JobState::Dead,
-        // A lease without an end is over.
+        // A lease without an end counts as expired.
         "leased" => JobState::Leased {
             version: row.maybe_int("file_version")?.unwrap_or(0),
             until: row.maybe_int("lease_until")?.unwrap_or(i64::MIN),
@@ -110,11 +110,11 @@ fn working() -> impl Iterator<Item = Status> {
     Status::ALL.into_iter().filter(|status| status.is_working())
 }
 
-/// The statuses of files in work, as a list in SQL.
+/// The statuses of files in the pipeline, as a list in SQL.
 pub(crate) static WORKING: LazyLock<String> =
     LazyLock::new(|| working().map(|status| format!("'{status}'")).collect::<Vec<_>>().join(", "));
 
-/// A file, its stage and its version.
+/// Decodes a file with its stage and its version.
 fn decode(row: &Row) -> Result<(StuckFile, Option<Stage>, i64), CatalogError> {
     let status = row.text("pipeline_status")?;
     let stage = row.maybe_text("stage")?.and_then(|stage| Stage::parse(&stage));
@@ -144,8 +144,8 @@ pub(crate) async fn count_stuck(tx: &mut Tx<'_>, scope: &Scope, now: UnixMs) -> 
 }
 
 impl Catalog {
-    /// Files of a scope that were to be looked at by `overdue_at` because they had not got on, the longest overdue
-    /// first, after a place in that order; each with what is wrong with its job now.
+    /// A page of files of a scope whose check was due at `overdue_at` because they made no progress, the longest overdue
+    /// first. Each has what is wrong with its job now.
     pub async fn stuck_files(
         &self,
         scope: &Scope,
@@ -154,11 +154,11 @@ impl Catalog {
         limit: usize,
     ) -> Result<Vec<StuckFile>, CatalogError> {
         let (at, id) =
-            after.map_or((i64::MIN, String::new()), |place| (place.check_at, place.file.to_string()));
+            after.map_or((i64::MIN, String::new()), |cursor| (cursor.check_at, cursor.file.to_string()));
         let read = limit + SPARE_ROWS;
         let mut args = args![overdue_at, at, id, read as i64];
         let owned = scope.condition(&mut args);
-        // Each status in the order of its index: of all at once they would have to be sorted.
+        // One query per status reads in the order of the index. One query for all statuses would have to sort.
         let overdue: Vec<String> = working()
             .map(|status| {
                 format!(
@@ -180,14 +180,14 @@ impl Catalog {
             let rows = reader.tx(&self.faults).rows_unprepared(sql.clone(), args.clone()).await?;
             drop(reader);
             let page = self.readable_page(Table::Files, &rows, limit, decode).await;
-            match behind(&page, &rows, read, |row| place(row, "next_check_at")) {
+            match next_cursor(&page, &rows, read, |row| cursor_of(row, "next_check_at")) {
                 Some((at, id)) => (args[1], args[2]) = (at.into(), id.into()),
-                None => return self.diagnosed(page, now).await,
+                None => return self.with_faults(page, now).await,
             }
         }
     }
 
-    async fn diagnosed(
+    async fn with_faults(
         &self,
         page: Vec<(StuckFile, Option<Stage>, i64)>,
         now: UnixMs,
@@ -202,7 +202,7 @@ impl Catalog {
         Ok(diagnosed.collect())
     }
 
-    /// How many files of a scope have not got on for too long, those that only wait among them; at most [`COUNTED_MAX`].
+    /// How many files of a scope made no progress for too long, waiting ones included, counted up to [`COUNTED_MAX`].
     pub async fn count_stuck(&self, scope: &Scope, now: UnixMs) -> Result<u64, CatalogError> {
         let mut reader = self.reader().await?;
         count_stuck(&mut reader.tx(&self.faults), scope, now).await
@@ -214,11 +214,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_leads_back_to_itself() {
+    fn a_cursor_survives_formatting_and_parsing() {
         let file: FileId = "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("an id");
         for check_at in [i64::MIN, -1, 0, 1_800_000_000_000] {
-            let place = StuckCursor { check_at, file };
-            assert_eq!(place.to_string().parse(), Ok(place));
+            let cursor = StuckCursor { check_at, file };
+            assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }
         for wrong in ["", ".", "1", "1.x", "x.018f4e6e-7f3a-7000-8000-000000000001"] {
             assert_eq!(wrong.parse::<StuckCursor>(), Err(()));

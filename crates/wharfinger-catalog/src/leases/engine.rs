@@ -1,4 +1,4 @@
-//! What is done with leases, for all tables alike: claim what is due, set aside what cannot be read, extend, let go.
+//! Operations on leases, the same for all tables: claim due rows, skip unreadable ones, extend, release, finish.
 
 use wharfinger_lifecycle::UnixMs;
 
@@ -16,20 +16,20 @@ pub(crate) struct Claim<'a> {
     /// A condition: `$1` is the queue, `$2` now, `$3` the end of the lease, and `$4` the first of `args`.
     pub(crate) due: &'a str,
     pub(crate) order: &'a str,
-    /// What is claimed has a rank: due rows get theirs before, and the virtual time of the queue goes on.
+    /// Rows are claimed by rank. Due rows get their rank before, and the claim raises the virtual time of the queue.
     pub(crate) by_rank: bool,
     pub(crate) limit: usize,
     pub(crate) args: Vec<Arg>,
 }
 
-/// What a claim took, and the highest rank among it.
+/// The claimed rows, and the highest rank among them.
 pub(crate) struct Claimed<T> {
     pub(crate) rows: Vec<T>,
     pub(crate) rank: Option<i64>,
 }
 
-/// Leases due rows; those that another transaction holds are passed over. On PostgreSQL a claim by rank needs
-/// what [`crate::Catalog::claim`] does before and after it.
+/// Leases due rows and skips those that another transaction has locked. On PostgreSQL a claim by rank also needs the
+/// transactions of [`crate::Catalog::claim`] before and after it.
 pub(crate) async fn claim(
     tx: &mut Tx<'_>,
     of: &LeaseTable,
@@ -41,10 +41,10 @@ pub(crate) async fn claim(
         fair::rank_due(tx, of, queue, now).await?;
     }
     let (table, id) = (of.table.as_str(), of.id);
-    // SQLite has one writer: no other transaction holds a row.
+    // SQLite has one writer: no other transaction locks rows.
     let (join, lock) = tx.dialect().pick(("", ""), (of.join, of.lock));
-    // PostgreSQL takes a CTE for large, and would read the whole table to find its rows; an array it looks up by the
-    // index. A limit that it does not know it takes for a tenth of the table.
+    // PostgreSQL assumes that a CTE is large and would scan the table for its rows. For an array it uses the index. The
+    // limit is part of the text, because for an unknown one PostgreSQL assumes a tenth of the table.
     let is_due = tx.dialect().pick("IN (SELECT id FROM due)", "= ANY (ARRAY(SELECT id FROM due))");
     let sql = format!(
         "WITH due AS MATERIALIZED (SELECT {table}.{id} AS id FROM {table} {join} \
@@ -67,7 +67,7 @@ pub(crate) async fn claim(
     Ok(Claimed { rows, rank })
 }
 
-/// Those of the claimed rows that can be read. The others are listed, and wait: they keep none from being claimed.
+/// The readable ones of the claimed rows. The others are listed and wait, so that they do not block other rows.
 pub(crate) async fn readable<T>(
     tx: &mut Tx<'_>,
     of: &LeaseTable,
@@ -79,28 +79,28 @@ pub(crate) async fn readable<T>(
     unreadable::record(tx, of.table, &others).await?;
     let others: Vec<String> = others.into_iter().map(|(id, _)| id).collect();
     let set = ["last_error = 'the row cannot be read'"].into_iter().chain(of.unreadable);
-    wait_again(tx, of, &others, now.saturating_add(RETRY_MS), set.collect()).await?;
+    release_without_attempt(tx, of, &others, now.saturating_add(RETRY_MS), set.collect()).await?;
     Ok(readable)
 }
 
-/// Rows that nobody has worked on wait again, as if they had not been claimed.
-pub(crate) async fn put_back(
+/// Releases claimed rows that were not worked on. Their attempt does not count.
+pub(crate) async fn unclaim(
     tx: &mut Tx<'_>,
     of: &LeaseTable,
     ids: &[String],
     due_at: UnixMs,
 ) -> Result<(), CatalogError> {
-    wait_again(tx, of, ids, due_at, Vec::new()).await
+    release_without_attempt(tx, of, ids, due_at, Vec::new()).await
 }
 
-async fn wait_again(
+async fn release_without_attempt(
     tx: &mut Tx<'_>,
     of: &LeaseTable,
     ids: &[String],
     due_at: UnixMs,
     mut set: Vec<&str>,
 ) -> Result<(), CatalogError> {
-    set.extend(of.uncount);
+    set.extend(of.undo_attempt);
     for some in ids.chunks(tx.dialect().rows_max()) {
         let rows = format!("{} IN ({})", of.id, places(2, some.len()));
         let args = some.iter().flat_map(|id| args![id.as_str()]).collect();
@@ -109,8 +109,8 @@ async fn wait_again(
     Ok(())
 }
 
-/// Ends the leases of rows and lets them wait; answers how many. `$1` is when they are due, and `$2` the first of
-/// `args`. None: when they were.
+/// Ends the leases of rows, which wait again; returns how many. In `rows` and `set`, `$2` is the first of `args`. `due_at`
+/// None: their due time stays.
 pub(crate) async fn release(
     tx: &mut Tx<'_>,
     of: &LeaseTable,
@@ -127,7 +127,7 @@ pub(crate) async fn release(
     tx.run_built(sql, values).await
 }
 
-/// Extends a lease, not beyond its deadline; it is never cut short. None: it is lost.
+/// Extends a lease up to its deadline, and never shortens it. None: the lease is lost.
 pub(crate) async fn renew(
     tx: &mut Tx<'_>,
     of: &LeaseTable,
@@ -150,7 +150,7 @@ pub(crate) async fn renew(
     rows.first().map(|row| row.int("lease_until")).transpose()
 }
 
-/// Removes leased rows whose work is done, each if the token is the current one; answers those that were.
+/// Deletes leased rows whose work is done and whose token is the current one; returns those.
 pub(crate) async fn finish(
     tx: &mut Tx<'_>,
     of: &LeaseTable,
@@ -160,7 +160,7 @@ pub(crate) async fn finish(
     if held.is_empty() {
         return Ok(Vec::new());
     }
-    // The ids once more by themselves: SQLite finds rows by a list of ids, not by a list of pairs.
+    // The list of ids is there for SQLite, which uses the index for it, but not for a list of pairs.
     let (table, id, count) = (of.table.as_str(), of.id, held.len());
     let sql = format!(
         "DELETE FROM {table} WHERE {} AND {id} IN ({}) AND ({id}, lease_token) IN (VALUES {}) RETURNING {returned}",
@@ -173,8 +173,8 @@ pub(crate) async fn finish(
     tx.rows_built(sql, ids.chain(pairs).collect()).await
 }
 
-/// Leases of a queue that ran out, each with its id and token, the longest ago first.
-pub(crate) async fn ran_out(
+/// Ids and tokens of the expired leases of a queue, the oldest first.
+pub(crate) async fn expired(
     tx: &mut Tx<'_>,
     of: &LeaseTable,
     queue: &str,

@@ -1,7 +1,7 @@
-//! Fair order between tenants. An item gets a rank when it becomes due: the virtual time of its queue, or one more than
-//! the last rank of its tenant, whichever is larger. Claims go by rank, so a tenant with one item waits behind one item of
-//! every other tenant, not behind all of them. The virtual time is the highest rank that was claimed; it only grows, and
-//! is kept in the row of the tenant without a name.
+//! Fair order between tenants. When an item becomes due, it gets a rank: the larger of the virtual time of its queue and
+//! one more than the last rank of its tenant. Items are claimed by rank, so a tenant with one item waits behind one item of
+//! each other tenant, not behind all of them. The virtual time is the highest claimed rank. It never decreases and is
+//! stored in the row of the tenant ''.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use crate::leases::engine::Claimed;
 use crate::leases::tables::LeaseTable;
 
 /// How many items get their rank in one transaction.
-const RANKED_AT_ONCE: usize = 500;
-/// Transactions of ranking before one claim, at most.
+const RANKED_PER_TRANSACTION: usize = 500;
+/// How many such transactions precede one claim at most.
 const RANK_ROUNDS_MAX: usize = 20;
 
 const VIRTUAL_TIME: &str = "";
 
-/// Gives due rows of a queue their ranks, in the order in which they became due; answers how many.
+/// Gives due rows of a queue their ranks, in the order of their due times; returns how many.
 pub(crate) async fn rank_due(
     tx: &mut Tx<'_>,
     of: &LeaseTable,
@@ -35,7 +35,7 @@ pub(crate) async fn rank_due(
         "SELECT {id} AS id, tenant_id FROM {table} WHERE {queue_column} = $1 AND {scheduled} AND {due_at} <= $2 \
          ORDER BY {due_at}, {id} LIMIT $3 {lock}"
     );
-    let rows = tx.rows_built(sql, args![queue, now, RANKED_AT_ONCE as i64]).await?;
+    let rows = tx.rows_built(sql, args![queue, now, RANKED_PER_TRANSACTION as i64]).await?;
     if rows.is_empty() {
         return Ok(0);
     }
@@ -63,7 +63,7 @@ pub(crate) async fn rank_due(
     Ok(due.len())
 }
 
-/// Raises the last rank of each tenant by so many; answers the first of those.
+/// Reserves ranks for each tenant, as many as `counts` says; returns the first of each.
 async fn take_ranks(
     tx: &mut Tx<'_>,
     queue: &str,
@@ -72,7 +72,7 @@ async fn take_ranks(
 ) -> Result<BTreeMap<String, i64>, CatalogError> {
     let mut firsts = BTreeMap::new();
     let tenants: Vec<_> = counts.iter().collect();
-    // In the order of their keys: two that rank at the same time lock these rows in one order.
+    // In the order of their keys, so that concurrent rankings lock these rows in one order.
     for some in tenants.chunks(tx.dialect().rows_max()) {
         let rows: Vec<String> = (0..some.len()).map(|n| format!("($1, {})", places(3 + 2 * n, 2))).collect();
         let larger = tx.dialect().pick("MAX", "GREATEST");
@@ -101,7 +101,7 @@ async fn virtual_time(tx: &mut Tx<'_>, queue: &str) -> Result<i64, CatalogError>
     tx.row(sql, args![queue, VIRTUAL_TIME]).await?.map_or(Ok(0), |row| row.int("last_rank"))
 }
 
-/// Moves the virtual time on to the highest rank that was claimed.
+/// Raises the virtual time to the highest claimed rank.
 pub(crate) async fn raise_virtual_time(
     tx: &mut Tx<'_>,
     queue: &str,
@@ -117,7 +117,7 @@ pub(crate) async fn raise_virtual_time(
     Ok(())
 }
 
-/// Gives due rows their ranks, by itself.
+/// Gives due rows their ranks, in a separate transaction.
 struct RankDue {
     of: &'static LeaseTable,
     queue: String,
@@ -133,7 +133,7 @@ impl Write for RankDue {
     }
 }
 
-/// Raises the virtual time by itself, after the commit of the claim.
+/// Raises the virtual time in a separate transaction, after the commit of the claim.
 struct RaiseVirtualTime {
     queue: String,
     claimed: i64,
@@ -148,16 +148,16 @@ impl Write for RaiseVirtualTime {
     }
 }
 
-/// A tenant whose last rank is in the past is as good as unknown.
-struct ForgetTenants {
+/// Deletes tenants whose last rank is below the virtual time. Such a row has no effect on later ranks.
+struct PurgeTenants {
     limit: usize,
 }
 
-impl Write for ForgetTenants {
+impl Write for PurgeTenants {
     type Answer = u64;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
-        let gone = tx
+        let deleted = tx
             .run(
                 "DELETE FROM queue_tenants WHERE (queue, tenant_id) IN (SELECT t.queue, t.tenant_id \
                  FROM queue_tenants t JOIN queue_tenants v ON v.queue = t.queue AND v.tenant_id = $1 \
@@ -167,12 +167,12 @@ impl Write for ForgetTenants {
                 args![VIRTUAL_TIME, self.limit as i64],
             )
             .await?;
-        Ok(TxOutcome::Commit(gone))
+        Ok(TxOutcome::Commit(deleted))
     }
 }
 
 impl Catalog {
-    /// Ranks what is due in a queue, in a bounded number of transactions; answers how many rows got a rank.
+    /// Ranks the due rows of a queue in a bounded number of transactions; returns how many.
     pub(crate) async fn rank_queue(
         &self,
         of: &'static LeaseTable,
@@ -183,39 +183,38 @@ impl Catalog {
         for _ in 0..RANK_ROUNDS_MAX {
             let ranked = self.write(RankDue { of, queue: queue.to_owned(), now }).await?;
             all += ranked;
-            if ranked < RANKED_AT_ONCE {
+            if ranked < RANKED_PER_TRANSACTION {
                 break;
             }
         }
         Ok(all)
     }
 
-    /// Claims from a queue. For a claim by rank SQLite ranks and raises the virtual time in the claim itself; on
-    /// PostgreSQL these are transactions before and after it, so that claims of several processes do not wait for each
-    /// other's rows.
+    /// Claims from a queue. For a claim by rank SQLite ranks and raises the virtual time in the same transaction. On
+    /// PostgreSQL these are separate transactions, so that claims of several processes do not wait for each other.
     pub(crate) async fn claim<T, W: Write<Answer = Claimed<T>>>(
         &self,
         (of, queue, now): (&'static LeaseTable, &str, UnixMs),
         by_rank: bool,
         claim: W,
     ) -> Result<Vec<T>, CatalogError> {
-        let ranks_apart = by_rank && self.dialect() == Dialect::Postgres;
-        if ranks_apart {
+        let ranks_separately = by_rank && self.dialect() == Dialect::Postgres;
+        if ranks_separately {
             self.rank_queue(of, queue, now).await?;
         }
         let claimed = self.write(claim).await?;
-        if let Some(rank) = claimed.rank.filter(|_| ranks_apart) {
-            // Best effort: where it fails, the tenants of the next items come a little earlier than they should.
+        if let Some(rank) = claimed.rank.filter(|_| ranks_separately) {
+            // Best effort: if it fails, the next due items get slightly lower ranks.
             let raised = self.write(RaiseVirtualTime { queue: queue.to_owned(), claimed: rank }).await;
             if let Err(error) = raised {
-                tracing::warn!(queue, error = %error, "cannot write the virtual time of a queue");
+                tracing::warn!(queue, error = %error, "cannot raise the virtual time of a queue");
             }
         }
         Ok(claimed.rows)
     }
 
-    /// Removes tenants that have nothing waiting from the order; answers how many, at most `limit`.
+    /// Deletes tenants that do not affect the order any more; returns how many, at most `limit`.
     pub async fn purge_queue_tenants(&self, limit: usize) -> Result<u64, CatalogError> {
-        self.write(ForgetTenants { limit }).await
+        self.write(PurgeTenants { limit }).await
     }
 }

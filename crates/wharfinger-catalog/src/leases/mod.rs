@@ -1,4 +1,4 @@
-//! Leases on rows: one way to claim what is due, to keep it and to let it go, in fair order between tenants.
+//! Leases on rows: claim what is due, extend, release and finish it, in a fair order between tenants.
 
 pub(crate) mod engine;
 pub(crate) mod fair;

@@ -1,38 +1,38 @@
-//! The four tables whose rows are leased, as data: what they call their columns, and what a claim and its end set.
+//! The tables whose rows are leased, as data: the names of their columns, and what a claim and a release set.
 
 use crate::unreadable::Table;
 
-/// A table whose rows become due, are claimed under a lease, and wait again if they were not finished.
+/// A table whose rows become due, are leased, and wait again if they were not finished.
 #[derive(Clone, Copy)]
 pub(crate) struct LeaseTable {
     pub(crate) table: Table,
     pub(crate) id: &'static str,
-    /// The column that names the queue of a row.
+    /// The column with the queue of a row.
     pub(crate) queue: &'static str,
-    /// The column that says when a row is due.
+    /// The column with the time at which a row is due.
     pub(crate) due_at: &'static str,
-    /// Rows that get a rank when they are due. Sweeps have none.
+    /// The condition of rows that get a rank when they are due. Sweeps have no ranks.
     pub(crate) scheduled: &'static str,
-    /// How PostgreSQL locks what is claimed, and what it joins for that.
+    /// The lock clause of a claim on PostgreSQL, and the join that it needs.
     pub(crate) lock: &'static str,
     pub(crate) join: &'static str,
-    /// What a claim sets: `$2` is now, `$3` the end of the lease. Values from `$4` on are the claim's own.
+    /// What a claim sets. `$2` is now, `$3` the end of the lease, `$4` the first value of the caller.
     pub(crate) claim: &'static str,
-    /// What a claim answers.
+    /// The columns that a claim returns.
     pub(crate) claimed: &'static str,
-    /// Rows under a lease that its holder can extend or give up. Lines of the outbox have no token to do so.
+    /// The condition of leased rows. Outbox lines have no token, so their leases cannot be extended or released by it.
     pub(crate) held: &'static str,
-    /// The column with the latest end that a lease can be extended to.
+    /// The column with the latest possible end of a lease.
     pub(crate) deadline_at: Option<&'static str>,
-    /// What ends a lease whose row waits again.
+    /// What a release sets.
     pub(crate) release: &'static str,
-    /// What gives a row that nobody worked on its attempt back.
-    pub(crate) uncount: Option<&'static str>,
-    /// What else is set in a row that cannot be read.
+    /// What undoes the attempt of a row that was not worked on.
+    pub(crate) undo_attempt: Option<&'static str>,
+    /// What is also set in an unreadable row.
     pub(crate) unreadable: Option<&'static str>,
 }
 
-/// A lease that ran out is an attempt of the job: it stays leased until it is taken back.
+/// A job with an expired lease stays leased until it is ended as a failed attempt.
 pub(crate) const JOBS: LeaseTable = LeaseTable {
     table: Table::Jobs,
     id: "id",
@@ -47,12 +47,12 @@ pub(crate) const JOBS: LeaseTable = LeaseTable {
     held: "state = 'leased'",
     deadline_at: Some("deadline_at"),
     release: "state = 'waiting', rank = NULL, lease_owner = NULL, lease_until = NULL, deadline_at = NULL",
-    uncount: Some("attempts = attempts - 1"),
+    undo_attempt: Some("attempts = attempts - 1"),
     unreadable: None,
 };
 
-/// The same rows where a claim sets their files to work: a job is passed over while another transaction changes its
-/// file, so that no claim waits with jobs in hand.
+/// The same rows, for claims that also change the file. A claim skips a job whose file is locked, so that it never waits
+/// while it holds other jobs.
 pub(crate) const STAGE_JOBS: LeaseTable = LeaseTable {
     lock: "FOR UPDATE OF jobs, files SKIP LOCKED",
     join: "JOIN files ON files.id = jobs.file_id",
@@ -62,7 +62,7 @@ pub(crate) const STAGE_JOBS: LeaseTable = LeaseTable {
     ..JOBS
 };
 
-/// A line has no lease of its own: while it is delivered it is not due, so one that is not removed comes again.
+/// A claim makes a line due again at a later time. A line that is not deleted by then is delivered again.
 pub(crate) const OUTBOX: LeaseTable = LeaseTable {
     table: Table::Outbox,
     id: "id",
@@ -77,11 +77,11 @@ pub(crate) const OUTBOX: LeaseTable = LeaseTable {
     held: "",
     deadline_at: None,
     release: "rank = NULL",
-    uncount: None,
+    undo_attempt: None,
     unreadable: None,
 };
 
-/// A row keeps its rank until it is settled: if its process dies, it is claimed again in its turn.
+/// A row keeps its rank until its outcome is recorded. If the process dies, it is claimed again by that rank.
 pub(crate) const CLEANUPS: LeaseTable = LeaseTable {
     table: Table::Cleanups,
     id: "id",
@@ -95,12 +95,12 @@ pub(crate) const CLEANUPS: LeaseTable = LeaseTable {
     held: "lease_until > 0",
     deadline_at: None,
     release: "rank = NULL, lease_until = 0",
-    uncount: None,
-    // Operators see it among the exhausted ones.
+    undo_attempt: None,
+    // It is shown to operators with the exhausted ones.
     unreadable: Some("exhausted = 1"),
 };
 
-/// Each sweep is a queue of one row. A claim waits for the commit that is under way under the lease before.
+/// Each sweep is a queue of one row. A claim waits for running transactions of the previous lease.
 pub(crate) const SWEEPS: LeaseTable = LeaseTable {
     table: Table::Sweeps,
     id: "name",
@@ -114,6 +114,6 @@ pub(crate) const SWEEPS: LeaseTable = LeaseTable {
     held: "lease_until > 0",
     deadline_at: None,
     release: "lease_until = 0",
-    uncount: None,
+    undo_attempt: None,
     unreadable: None,
 };

@@ -1,5 +1,5 @@
--- All indexes except primary keys and `chunks_to_copy` (pgvector.rs). `migrate` creates missing ones; on PostgreSQL CONCURRENTLY, while
--- other processes run. A changed index gets a new name; the old name goes to the list of dropped ones in schema.rs.
+-- All indexes except primary keys and `chunks_to_copy` (pgvector.rs). `migrate` creates missing ones, on PostgreSQL
+-- CONCURRENTLY. A changed index gets a new name; the old name goes to the list of dropped ones in schema.rs.
 
 -- Lists of live files.
 CREATE INDEX files_by_owner ON files (tenant_id, user_id, id) WHERE pipeline_status <> 'deleted';

@@ -1,5 +1,5 @@
-//! Objects and rows that have lost each other: what the catalog says of the keys that a store lists, cleanups of
-//! orphans, and what is known of both to whoever asks.
+//! Orphans and missing objects: the rows that a scan compares with the store, the cleanups of orphans, and the reports of
+//! both.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::CleanupId;
@@ -16,21 +16,22 @@ use crate::files::rows::{AbandonedRule, is_abandoned};
 use crate::fresh_id;
 use crate::orphans::scans::OrphanBlob;
 
-/// Why an orphan's bytes are deleted.
+/// The reason in the cleanup of an orphan.
 pub const REASON_ORPHAN: &str = "orphan_blob";
 
-/// A row `o` of a file `f` whose object must be there: it was confirmed, or is what a stage that ended well has left.
-pub(crate) const IS_KEPT: &str = "f.pipeline_status NOT IN ('registered', 'deleted') AND (o.kind = 'original' \
+/// The condition of a row `o` of a file `f` whose object must exist: the original of a confirmed file, or a stored part of
+/// its text.
+pub(crate) const MUST_EXIST: &str = "f.pipeline_status NOT IN ('registered', 'deleted') AND (o.kind = 'original' \
     OR EXISTS (SELECT 1 FROM text_parts t WHERE t.file_id = o.file_id AND t.key = o.key))";
 
-/// What the catalog says of an object.
+/// What the catalog expects of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectState {
-    /// It must be there.
+    /// It must exist.
     Required,
-    /// It may be: somebody is about to put it, or has put it and not said so.
+    /// It may exist: its upload is not confirmed, or its stage has not ended.
     Pending,
-    /// Its file has ended: it must not be there, unless a cleanup of it waits.
+    /// Its file is deleted: it must not exist, unless its cleanup waits.
     Ended,
 }
 
@@ -40,19 +41,19 @@ pub struct ObjectRow {
     pub state: ObjectState,
 }
 
-/// A few keys of all objects, and about how many there are.
+/// A sample of the keys of all objects, and an estimate of their number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeySample {
     pub keys: Vec<String>,
     pub objects: u64,
 }
 
-/// Keys that a sample of SQLite has, and pages that one of PostgreSQL reads.
+/// The size of a sample: in keys for SQLite, in pages for PostgreSQL.
 const SAMPLE_KEYS: i64 = 256;
 const SAMPLE_PAGES: i64 = 64;
 
-/// Writes cleanups for the next orphans of a scan, unless a live row answers for them by now.
-struct Queue {
+/// Writes cleanups for the next orphans of a scan, unless they have a live row by now.
+struct QueueOrphans {
     scan: String,
     after: String,
     limit: usize,
@@ -61,23 +62,23 @@ struct Queue {
     now: UnixMs,
 }
 
-/// What became of a batch of orphans.
+/// The result for a batch of orphans.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueuedOrphans {
     pub queued: u64,
-    /// Those that are none any more.
+    /// Those that have a live row or a cleanup by now.
     pub skipped: u64,
-    /// The last that was looked at; none: there are no more.
+    /// The last key that was checked. None: there were no more.
     pub last: Option<String>,
 }
 
 const CLEANUP_COLUMNS: usize = 9;
 
-impl Write for Queue {
+impl Write for QueueOrphans {
     type Answer = QueuedOrphans;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
-        // Another scan that finds the same waits until these are ordered, and then sees the orders.
+        // Another scan with the same orphans waits for this transaction, and then sees its cleanups.
         let lock = tx.dialect().pick("", "FOR UPDATE OF b");
         let sql = format!(
             "SELECT b.key, b.size, CAST(CASE WHEN EXISTS (SELECT 1 FROM objects o LEFT JOIN files f \
@@ -113,7 +114,7 @@ impl Write for Queue {
     }
 }
 
-impl Queue {
+impl QueueOrphans {
     async fn insert_cleanups(
         &self,
         tx: &mut Tx<'_>,
@@ -154,31 +155,31 @@ impl Queue {
     }
 }
 
-/// Forgets those of these orphans that no order waits for any more; answers how many there were.
-pub(crate) async fn forget_deleted(tx: &mut Tx<'_>, keys: &[&str]) -> Result<u64, CatalogError> {
-    let mut gone = 0;
+/// Deletes the rows of those orphans that have no cleanup any more; returns how many.
+pub(crate) async fn delete_cleaned(tx: &mut Tx<'_>, keys: &[&str]) -> Result<u64, CatalogError> {
+    let mut deleted = 0;
     for keys in keys.chunks(tx.dialect().rows_max()) {
         let sql = format!(
             "DELETE FROM orphan_blobs WHERE key IN ({}) \
              AND NOT EXISTS (SELECT 1 FROM pending_cleanups p WHERE p.file_path = orphan_blobs.key)",
             places(1, keys.len())
         );
-        gone += tx.run_built(sql, keys.iter().flat_map(|key| args![*key]).collect()).await?;
+        deleted += tx.run_built(sql, keys.iter().flat_map(|key| args![*key]).collect()).await?;
     }
-    Ok(gone)
+    Ok(deleted)
 }
 
-/// What became of the cleanups of a scan: by the cleanups, since its rows are another's once another scan finds the same. Cleanups of a
-/// scan beside it count as its own that wait.
+/// The state of the cleanups of a scan. All orphan cleanups since the start of the scan count as waiting, those of a later
+/// scan included: the rows of orphans belong to the last scan that found them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OrphanCleanups {
     pub queued: u64,
     pub deleted: u64,
-    /// Those that the store did not delete when it was asked to, so far.
+    /// Waiting cleanups that failed at least once.
     pub failed: u64,
 }
 
-/// What is known of orphans in a scope.
+/// The orphans of a scope.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orphans {
     pub count: u64,
@@ -199,7 +200,7 @@ pub struct MissingBlobs {
     pub samples: Vec<MissingBlob>,
 }
 
-/// Names of folders that hold all objects of a scope.
+/// The key prefixes of all objects of a scope.
 fn folders(scope: &Scope) -> [String; 2] {
     match scope {
         Scope::All => [DERIVED.to_owned(), UPLOADS.to_owned()],
@@ -221,16 +222,16 @@ fn decode_missing(row: &Row) -> Result<MissingBlob, CatalogError> {
 }
 
 impl Catalog {
-    /// The objects behind one key and up to another, in the order of their keys' bytes.
+    /// A page of object rows after one key and up to another, in byte order.
     pub async fn object_rows(
         &self,
         after: &str,
         upto: &str,
         limit: usize,
     ) -> Result<Vec<ObjectRow>, CatalogError> {
-        // A row whose file is gone is damage, and no reason to delete anything.
+        // A row whose file is deleted is damage, and no reason to delete anything.
         let sql = format!(
-            "SELECT o.key, CAST(CASE WHEN f.pipeline_status = 'deleted' THEN 2 WHEN {IS_KEPT} THEN 0 ELSE 1 END \
+            "SELECT o.key, CAST(CASE WHEN f.pipeline_status = 'deleted' THEN 2 WHEN {MUST_EXIST} THEN 0 ELSE 1 END \
              AS BIGINT) AS state FROM objects o LEFT JOIN files f ON f.id = o.file_id \
              WHERE o.key > $1 AND o.key <= $2 ORDER BY o.key LIMIT $3"
         );
@@ -247,7 +248,7 @@ impl Catalog {
         rows.iter().map(decode).collect()
     }
 
-    /// Keys from all over the catalog, in order, at a cost that does not grow with it.
+    /// A sample of all keys, in order. Its cost does not grow with the catalog.
     pub async fn sample_keys(&self) -> Result<KeySample, CatalogError> {
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);
@@ -268,7 +269,7 @@ impl Catalog {
         Ok(KeySample { keys, objects })
     }
 
-    /// Those of these keys that have a cleanup already.
+    /// Those of these keys that have a cleanup.
     pub async fn keys_with_cleanup(&self, keys: &[&str]) -> Result<Vec<String>, CatalogError> {
         let mut found = Vec::new();
         let mut reader = self.reader().await?;
@@ -287,7 +288,7 @@ impl Catalog {
         Ok(found)
     }
 
-    /// Writes cleanups for the next orphans of a scan behind a key, at most `limit` of them, each looked up once more.
+    /// Writes cleanups for at most `limit` orphans of a scan after a key. Each is checked against the rows again.
     pub async fn queue_orphans(
         &self,
         scan: &str,
@@ -295,7 +296,7 @@ impl Catalog {
         limit: usize,
         now: UnixMs,
     ) -> Result<QueuedOrphans, CatalogError> {
-        self.write(Queue {
+        self.write(QueueOrphans {
             scan: scan.to_owned(),
             after: after.to_owned(),
             limit,
@@ -308,7 +309,7 @@ impl Catalog {
 
     pub async fn orphan_cleanups(&self, scan: &str) -> Result<OrphanCleanups, CatalogError> {
         let mut reader = self.reader().await?;
-        // The reason is part of the text, as the index has it: a bound value could be any.
+        // The reason is part of the text, as in the condition of the index: with a bound value the index is not used.
         let sql = format!(
             "SELECT s.queued, COUNT(p.id) AS waiting, COUNT(p.last_error) AS failed FROM orphan_scans s \
              LEFT JOIN pending_cleanups p ON p.reason = '{REASON_ORPHAN}' AND p.created_at >= s.started_at \
@@ -322,7 +323,7 @@ impl Catalog {
         })
     }
 
-    /// Orphans that were found and not deleted yet.
+    /// The known orphans of a scope that are not deleted yet.
     pub async fn orphans(&self, scope: &Scope, samples: usize) -> Result<Orphans, CatalogError> {
         let mut orphans = Orphans::default();
         let mut reader = self.reader().await?;
@@ -355,18 +356,18 @@ impl Catalog {
         Ok(orphans)
     }
 
-    /// Live rows whose objects were not in the store.
+    /// Live rows whose objects were not in the store at the last scan.
     pub async fn missing_blobs(&self, scope: &Scope, samples: usize) -> Result<MissingBlobs, CatalogError> {
         let mut missing = MissingBlobs::default();
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);
-        let still = format!(
+        let from_missing = format!(
             "FROM missing_blobs m JOIN objects o ON o.key = m.key JOIN files f ON f.id = o.file_id \
-             WHERE m.key > $1 AND m.key < $2 AND {IS_KEPT}"
+             WHERE m.key > $1 AND m.key < $2 AND {MUST_EXIST}"
         );
         for folder in folders(scope) {
             let behind = key::end_of_folder(&folder);
-            let sql = format!("SELECT COUNT(*) AS count {still}");
+            let sql = format!("SELECT COUNT(*) AS count {from_missing}");
             for row in tx.rows_built(sql, args![folder.as_str(), behind.as_str()]).await? {
                 missing.count += row.bytes("count")?;
             }
@@ -374,14 +375,14 @@ impl Catalog {
             if wanted == 0 {
                 continue;
             }
-            let sql = format!("SELECT m.key, o.file_id, f.file_name {still} ORDER BY m.key LIMIT $3");
+            let sql = format!("SELECT m.key, o.file_id, f.file_name {from_missing} ORDER BY m.key LIMIT $3");
             let rows = tx.rows_built(sql, args![folder, behind, wanted as i64]).await?;
             missing.samples.extend(rows.iter().map(decode_missing).collect::<Result<Vec<_>, _>>()?);
         }
         Ok(missing)
     }
 
-    /// How many uploads are abandoned, at most [`COUNTED_MAX`], and when the oldest of those began.
+    /// How many uploads are abandoned, counted up to [`COUNTED_MAX`], and the creation time of the oldest.
     pub async fn count_abandoned(
         &self,
         scope: &Scope,

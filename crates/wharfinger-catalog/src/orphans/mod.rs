@@ -1,4 +1,4 @@
-//! What a scan of the store found: objects without a row, and rows without their object.
+//! Scans of the store, and their findings: objects without a row, and rows without their object.
 
 pub(crate) mod blobs;
 pub(crate) mod scans;

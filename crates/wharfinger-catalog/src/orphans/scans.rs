@@ -1,6 +1,5 @@
-//! A scan that compares the store with the catalog: the ranges it has cut the keys into, how far it has come in each,
-//! and what it found. Progress and findings are one transaction, so that a scan that is gone on with counts nothing
-//! twice.
+//! Scans that compare the store with the catalog: key ranges, the progress in each, and the findings. Progress and findings
+//! are written in one transaction, so that a resumed scan counts nothing twice.
 
 use wharfinger_lifecycle::UnixMs;
 
@@ -10,17 +9,17 @@ use crate::database::sql::{Arg, Row, Tx, args, places};
 use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::fresh_id;
-use crate::orphans::blobs::IS_KEPT;
+use crate::orphans::blobs::MUST_EXIST;
 use crate::outbox::lines;
 
-/// Keys behind one and up to another, in one folder.
+/// The keys after one and up to another, in one folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanRange {
     pub ordinal: i64,
     pub folder: String,
     pub after: String,
     pub upto: String,
-    /// It has been compared up to here.
+    /// The last compared key.
     pub at: String,
     pub is_done: bool,
     pub totals: ScanTotals,
@@ -46,7 +45,7 @@ pub struct ScanTotals {
     pub listed: u64,
     /// Orphans that can be deleted.
     pub found: u64,
-    /// Objects without a row that are not ours.
+    /// Objects of others, without a row.
     pub foreign: u64,
     /// Rows without their object.
     pub missing: u64,
@@ -70,21 +69,21 @@ pub struct OrphanScan {
     pub ranges: Vec<ScanRange>,
 }
 
-/// An object that no live row answers for.
+/// An object without a live row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrphanBlob {
     pub key: String,
     pub size: u64,
-    /// By the store's clock.
+    /// By the clock of the store.
     pub modified_at: UnixMs,
 }
 
-/// How far a range has come, and what was found on the way.
+/// A step of progress in a range, with its findings.
 #[derive(Clone, Debug)]
 pub struct ScanProgress {
     pub scan: String,
     pub ordinal: i64,
-    /// Where it was: if it is somewhere else by now, another goes on with it.
+    /// The last compared key before this step. If the range has another one, another process continues this scan.
     pub from: String,
     pub to: String,
     pub listed: u64,
@@ -95,11 +94,11 @@ pub struct ScanProgress {
     pub now: UnixMs,
 }
 
-struct Begin {
+struct BeginScan {
     scan: OrphanScan,
 }
 
-impl Write for Begin {
+impl Write for BeginScan {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
@@ -155,13 +154,13 @@ impl Write for ScanProgress {
         if moved == 0 {
             return Ok(TxOutcome::Rollback(Err(CatalogError::Stale)));
         }
-        self.keep_found(tx).await?;
-        Ok(TxOutcome::Commit(Ok(self.keep_missing(tx).await?)))
+        self.insert_found(tx).await?;
+        Ok(TxOutcome::Commit(Ok(self.insert_missing(tx).await?)))
     }
 }
 
 impl ScanProgress {
-    async fn keep_found(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
+    async fn insert_found(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
         for found in self.found.chunks(tx.dialect().rows_max()) {
             let mut args = Vec::new();
             let mut rows = Vec::with_capacity(found.len());
@@ -186,9 +185,8 @@ impl ScanProgress {
         Ok(())
     }
 
-    /// Answers those that no earlier scan had found. A row is looked at once more: its file may have ended, and its
-    /// bytes with it, since they were looked for.
-    async fn keep_missing(&self, tx: &mut Tx<'_>) -> Result<Vec<String>, CatalogError> {
+    /// Returns those that no earlier scan had found. Rows are checked again: a file may have been deleted since.
+    async fn insert_missing(&self, tx: &mut Tx<'_>) -> Result<Vec<String>, CatalogError> {
         let mut new = Vec::new();
         for keys in self.missing.chunks(tx.dialect().rows_max()) {
             let of_keys = |from: usize| places(from, keys.len());
@@ -201,7 +199,7 @@ impl ScanProgress {
             let added = format!(
                 "INSERT INTO missing_blobs (key, file_id, scan_id, found_at) \
                  SELECT o.key, o.file_id, CAST($1 AS TEXT), CAST($2 AS BIGINT) \
-                 FROM objects o JOIN files f ON f.id = o.file_id WHERE o.key IN ({}) AND {IS_KEPT} \
+                 FROM objects o JOIN files f ON f.id = o.file_id WHERE o.key IN ({}) AND {MUST_EXIST} \
                  ON CONFLICT (key) DO NOTHING RETURNING key",
                 of_keys(3)
             );
@@ -214,7 +212,7 @@ impl ScanProgress {
     }
 }
 
-/// Ends a range: what earlier scans found in it and this one did not is so no more.
+/// Ends a range, and deletes findings of earlier scans that this scan did not find again.
 struct FinishRange {
     scan: String,
     ordinal: i64,
@@ -234,7 +232,7 @@ impl Write for FinishRange {
         let Some(range) = range else { return Ok(TxOutcome::Rollback(Err(CatalogError::Stale))) };
         let bounds =
             args![range.text("after_key")?, range.text("upto_key")?, self.scan.as_str(), self.limit as i64];
-        // What has a cleanup is forgotten when that is done.
+        // Orphans with a cleanup are deleted with it.
         let orphans = tx
             .run(
                 "DELETE FROM orphan_blobs WHERE key IN (SELECT key FROM orphan_blobs WHERE key > $1 AND key <= $2 \
@@ -261,13 +259,13 @@ impl Write for FinishRange {
     }
 }
 
-struct End {
+struct EndScan {
     scan: String,
     now: UnixMs,
     alert: Option<String>,
 }
 
-impl Write for End {
+impl Write for EndScan {
     type Answer = Result<(), CatalogError>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
@@ -308,7 +306,7 @@ fn decode_range(row: &Row) -> Result<ScanRange, CatalogError> {
 }
 
 impl Catalog {
-    /// The scan that has not come to its end.
+    /// The scan that has not ended, if there is one.
     pub async fn unfinished_scan(&self) -> Result<Option<OrphanScan>, CatalogError> {
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);
@@ -332,8 +330,7 @@ impl Catalog {
         }))
     }
 
-    /// Begins a scan in place of one that did not come to its end. What that one found stays until the new one has been
-    /// where it is.
+    /// Begins a scan and drops an unfinished one. Findings of earlier scans stay until the new scan ends their range.
     pub async fn begin_scan(
         &self,
         premise: &str,
@@ -342,25 +339,25 @@ impl Catalog {
     ) -> Result<OrphanScan, CatalogError> {
         let (id, premise) = (fresh_id(now).to_string(), premise.to_owned());
         let scan = OrphanScan { id, premise, started_at: now, ranges };
-        self.write(Begin { scan: scan.clone() }).await?;
+        self.write(BeginScan { scan: scan.clone() }).await?;
         Ok(scan)
     }
 
-    /// Writes down how far a range has come; answers the missing objects that were not known before. `Stale`: another
-    /// goes on with this scan.
+    /// Writes progress in a range; returns the missing objects that were not known before. `Stale`: another process
+    /// continues this scan.
     pub async fn advance_scan(&self, progress: ScanProgress) -> Result<Vec<String>, CatalogError> {
         self.write(progress).await?
     }
 
-    /// Forgets at most `limit` outdated findings of a range; true: they were the last, and the range is done.
+    /// Deletes at most `limit` outdated findings of a range. True: no more are left, and the range is done.
     pub async fn finish_range(&self, scan: &str, ordinal: i64, limit: usize) -> Result<bool, CatalogError> {
         self.write(FinishRange { scan: scan.to_owned(), ordinal, limit }).await?
     }
 
-    /// Ends a scan, and tells operators what they must know of it.
+    /// Ends a scan; `alert` is sent to operators.
     pub async fn end_scan(&self, scan: &str, alert: Option<String>, now: UnixMs) -> Result<(), CatalogError> {
         let alert = alert.filter(|_| self.rows.targets.slack);
-        self.write(End { scan: scan.to_owned(), now, alert }).await?
+        self.write(EndScan { scan: scan.to_owned(), now, alert }).await?
     }
 
     pub async fn last_scan_at(&self) -> Result<Option<UnixMs>, CatalogError> {

@@ -1,5 +1,5 @@
-//! Events for the archive: every line of a file's history and every turn of a batch once more, as a line of the outbox
-//! written in the transaction of what happened. Nothing is written where nobody archives.
+//! Events for the archive: one per line of a file's history and per change of a batch, each an outbox line that is written
+//! in the transaction of the change. Nothing is written if the archive is off.
 
 use serde::Serialize;
 use wharfinger_lifecycle::UnixMs;
@@ -13,10 +13,10 @@ use crate::database::sql::{Tx, args, places};
 use crate::error::CatalogError;
 use crate::files::history::REGISTERED;
 use crate::fresh_id;
-use crate::outbox::notices::rfc3339;
+use crate::outbox::notifications::rfc3339;
 use crate::registrations::NewFile;
 
-/// As the archive has it. Its id is the place in the history that it tells of, so whoever gets it twice can tell.
+/// An event as it is archived. Its id is the file and its version, so that a reader can recognise repeated events.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct FileEvent<'a> {
@@ -53,44 +53,44 @@ struct BatchEvent<'a> {
     version: i64,
 }
 
-/// A line that is not written yet.
+/// An event that is not written yet.
 struct NewEvent<'a> {
     tenant: &'a TenantId,
     at: UnixMs,
     body: String,
 }
 
-/// One line of a history, with the file as it is after it.
-struct Told<'a> {
+/// A line of the history of a file, with the file after the change.
+struct HistoryEvent<'a> {
     file: &'a File,
     version: i64,
-    word: &'static str,
+    kind: &'static str,
     from: Option<Status>,
     to: Status,
     reason: &'a str,
 }
 
-impl<'a> Told<'a> {
-    fn of_step(change: &'a Change, n: usize, step: &'a HistoryEntry) -> Told<'a> {
-        Told {
+impl<'a> HistoryEvent<'a> {
+    fn of_entry(change: &'a Change, n: usize, entry: &'a HistoryEntry) -> HistoryEvent<'a> {
+        HistoryEvent {
             file: &change.after,
             version: change.version_of_entry(n),
-            word: word(change, step),
-            from: step.from,
-            to: step.to,
-            reason: &step.reason,
+            kind: kind_of(change, entry),
+            from: entry.from,
+            to: entry.to,
+            reason: &entry.reason,
         }
     }
 
-    fn of_registration(file: &'a File) -> Told<'a> {
+    fn of_registration(file: &'a File) -> HistoryEvent<'a> {
         let (version, to) = (file.version, file.status);
-        Told { file, version, word: to.as_str(), from: None, to, reason: REGISTERED }
+        HistoryEvent { file, version, kind: to.as_str(), from: None, to, reason: REGISTERED }
     }
 
     fn event(&self, actor: &str) -> Result<NewEvent<'a>, CatalogError> {
         let file = self.file;
-        let body = written(&FileEvent {
-            kind: format!("file.{}", self.word),
+        let body = to_json(&FileEvent {
+            kind: format!("file.{}", self.kind),
             id: format!("{}:{}", file.id, self.version),
             at: rfc3339(file.updated_at),
             file_id: file.id.to_string(),
@@ -109,17 +109,18 @@ impl<'a> Told<'a> {
     }
 }
 
-/// What happened, in the word of where it led to; a status that can be reached in two ways, or stayed in, has more.
-fn word(change: &Change, step: &HistoryEntry) -> &'static str {
-    match (step.to, change.after.ended, change.notification) {
+/// The event is named after the new status. Reclaimed files and deletion warnings have names of their own.
+fn kind_of(change: &Change, entry: &HistoryEntry) -> &'static str {
+    match (entry.to, change.after.ended, change.notification) {
         (Status::Deleted, Some(EndReason::Reclaimed), _) => "cleaned-up",
         (Status::Failed, _, Some(FileNotification::DeletionWarning)) => "warned",
         (to, ..) => to.as_str(),
     }
 }
 
-fn written(event: &impl Serialize) -> Result<String, CatalogError> {
-    serde_json::to_string(event).map_err(|error| CatalogError::Corrupt(format!("an event: {error}")))
+fn to_json(event: &impl Serialize) -> Result<String, CatalogError> {
+    serde_json::to_string(event)
+        .map_err(|error| CatalogError::Corrupt(format!("cannot serialize an event: {error}")))
 }
 
 pub(crate) async fn registered(
@@ -130,7 +131,7 @@ pub(crate) async fn registered(
     if !targets.archive {
         return Ok(());
     }
-    let events = files.iter().map(|(new, actor)| Told::of_registration(&new.file).event(actor));
+    let events = files.iter().map(|(new, actor)| HistoryEvent::of_registration(&new.file).event(actor));
     insert(tx, &events.collect::<Result<Vec<_>, _>>()?).await
 }
 
@@ -143,14 +144,14 @@ pub(crate) async fn changed(
     if !targets.archive {
         return Ok(());
     }
-    let steps = changes.iter().copied().flat_map(|change| {
-        change.history.iter().enumerate().map(move |(n, step)| Told::of_step(change, n, step))
+    let entries = changes.iter().copied().flat_map(|change| {
+        change.history.iter().enumerate().map(move |(n, entry)| HistoryEvent::of_entry(change, n, entry))
     });
-    insert(tx, &steps.map(|told| told.event(actor)).collect::<Result<Vec<_>, _>>()?).await
+    insert(tx, &entries.map(|entry| entry.event(actor)).collect::<Result<Vec<_>, _>>()?).await
 }
 
-/// A batch as it is now, which has come to be or has ended.
-pub(crate) async fn batch_turned(
+/// Writes the event of a batch that was opened or has ended.
+pub(crate) async fn batch_changed(
     tx: &mut Tx<'_>,
     batch: &Batch,
     actor: &str,
@@ -160,12 +161,12 @@ pub(crate) async fn batch_turned(
     if !targets.archive {
         return Ok(());
     }
-    let (word, from) = match batch.status {
+    let (kind, from) = match batch.status {
         BatchStatus::Active => ("opened", None),
         ended => (ended.as_str(), Some(BatchStatus::Active.as_str())),
     };
-    let body = written(&BatchEvent {
-        kind: format!("batch.{word}"),
+    let body = to_json(&BatchEvent {
+        kind: format!("batch.{kind}"),
         id: format!("{}:{}", batch.id, batch.version),
         at: rfc3339(at),
         batch_id: batch.id.to_string(),
@@ -182,7 +183,7 @@ pub(crate) async fn batch_turned(
 const EVENT_VALUES: usize = 4;
 
 async fn insert(tx: &mut Tx<'_>, events: &[NewEvent<'_>]) -> Result<(), CatalogError> {
-    // What happened together leaves in its order: lines are claimed in the order of their ids.
+    // Lines are claimed in the order of their ids, so sorted ids keep the order of the events.
     let mut ids: Vec<String> = events.iter().map(|event| fresh_id(event.at).to_string()).collect();
     ids.sort();
     let lines: Vec<(String, &NewEvent<'_>)> = ids.into_iter().zip(events).collect();

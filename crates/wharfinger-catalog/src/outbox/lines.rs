@@ -1,5 +1,5 @@
-//! What must reach another system: lines written in the transaction they follow from, claimed row by row (never by
-//! a cursor: commit order is not id order), and removed when they have arrived. A line may be delivered twice.
+//! The outbox: messages to other systems, written in the transaction that causes them and deleted when delivered. Lines are
+//! claimed row by row, not by a cursor, because commit order is not id order. A line may be delivered twice.
 
 use uuid::Uuid;
 use wharfinger_lifecycle::UnixMs;
@@ -44,12 +44,12 @@ impl Destination {
         }
     }
 
-    /// Tenants take turns.
+    /// Whether lines are claimed in a fair order between tenants.
     fn is_fair(self) -> bool {
         self == Destination::Webhook
     }
 
-    /// A line waits until every earlier one of its subject has left the outbox.
+    /// Whether a line waits until all earlier ones of its subject have left the outbox.
     fn keeps_order(self) -> bool {
         self == Destination::Webhook
     }
@@ -66,16 +66,15 @@ pub struct OutboxLine {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutboxPayload {
-    /// Bytes that Redis still counts, if it counts from this epoch on.
+    /// A refund for Redis, which ignores it if it was loaded under a later epoch.
     Refund { bytes: u64, epoch: i64 },
-    /// A delayed check that the broker is to bring back when it is due.
+    /// A delayed check that the broker delivers when it is due.
     Check { job: JobId, due_at: UnixMs },
-    /// What an owner was told, to be told to the webhook too: `place` is where it stands among what its subject (a
-    /// file, a batch) has to tell.
-    Notice { notification: Uuid, subject: String, place: i64 },
-    /// What operators are to know.
+    /// A notification for the webhook. `place` is its order among the messages of its subject, a file or batch.
+    Notification { notification: Uuid, subject: String, place: i64 },
+    /// An alert for operators.
     Alert { message: String },
-    /// What happened, for good: one JSON object.
+    /// An event for the archive: one JSON object.
     Event { body: String },
 }
 
@@ -84,7 +83,7 @@ impl OutboxPayload {
         match self {
             OutboxPayload::Refund { .. } => Destination::Quota,
             OutboxPayload::Check { .. } => Destination::Broker,
-            OutboxPayload::Notice { .. } => Destination::Webhook,
+            OutboxPayload::Notification { .. } => Destination::Webhook,
             OutboxPayload::Alert { .. } => Destination::Slack,
             OutboxPayload::Event { .. } => Destination::Archive,
         }
@@ -99,7 +98,7 @@ pub(crate) struct NewLine<'a> {
     pub(crate) at: UnixMs,
 }
 
-/// Far below what either database takes in one statement.
+/// Keeps a statement far below the maximum number of values of both databases.
 const LINES_PER_STATEMENT: usize = 500;
 
 pub(crate) async fn insert(
@@ -111,13 +110,13 @@ pub(crate) async fn insert(
     insert_all(tx, &[NewLine { tenant, payload, at: now }]).await
 }
 
-/// Alerts are nobody's in particular.
+/// The tenant of alerts, which belong to no tenant.
 const ALL_TENANTS: &str = "-";
 
-/// For operators, where anybody tells them.
+/// Writes an alert for operators.
 pub(crate) async fn alert(tx: &mut Tx<'_>, message: String, now: UnixMs) -> Result<(), CatalogError> {
-    let tenant =
-        TenantId::new(ALL_TENANTS).map_err(|_| CatalogError::Corrupt("a fixed name is none".into()))?;
+    let tenant = TenantId::new(ALL_TENANTS)
+        .map_err(|_| CatalogError::Corrupt("a constant tenant name is invalid".into()))?;
     insert(tx, &tenant, &OutboxPayload::Alert { message }, now).await
 }
 
@@ -154,12 +153,14 @@ impl NewLine<'_> {
                 job = Some(checked.to_string());
                 due_at = Some(*due);
             }
-            OutboxPayload::Notice { notification, subject, place } => {
+            OutboxPayload::Notification { notification, subject, place } => {
                 notice = Some(notification.to_string());
                 of_subject = Some(subject.clone());
                 at_place = Some(*place);
             }
-            OutboxPayload::Alert { message } | OutboxPayload::Event { body: message } => text = Some(message.clone()),
+            OutboxPayload::Alert { message } | OutboxPayload::Event { body: message } => {
+                text = Some(message.clone())
+            }
         }
         args![
             fresh_id(self.at).to_string(),
@@ -179,7 +180,7 @@ impl NewLine<'_> {
     }
 }
 
-/// The delayed checks of these jobs, which the broker is to bring back.
+/// Writes the delayed checks of these jobs for the broker.
 pub(crate) async fn insert_checks(
     tx: &mut Tx<'_>,
     checks: &[(JobId, NewJob)],
@@ -193,8 +194,8 @@ pub(crate) async fn insert_checks(
     insert_all(tx, &lines).await
 }
 
-/// Refunds that whatever is loaded under a later epoch contains.
-pub(crate) async fn forget_refunds_before(
+/// Deletes refunds that are older than `epoch`: a load under that epoch contains them.
+pub(crate) async fn delete_refunds_before(
     tx: &mut Tx<'_>,
     tenant: &TenantId,
     epoch: i64,
@@ -207,11 +208,11 @@ pub(crate) async fn forget_refunds_before(
     Ok(())
 }
 
-struct ForgetAll {
+struct PurgeDestination {
     destination: Destination,
 }
 
-impl Write for ForgetAll {
+impl Write for PurgeDestination {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
@@ -220,16 +221,16 @@ impl Write for ForgetAll {
     }
 }
 
-/// Whoever sees a line sees all earlier ones of its subject that are not gone: the change that wrote it could not be
-/// committed before theirs.
+/// A transaction that sees a line also sees all undelivered earlier lines of its subject: changes of one subject commit in
+/// their order.
 const FIRST_OF_ITS_SUBJECT: &str = " AND NOT EXISTS (SELECT 1 FROM outbox AS earlier \
      WHERE earlier.destination = outbox.destination AND earlier.subject = outbox.subject \
      AND (earlier.place < outbox.place OR (earlier.place = outbox.place AND earlier.id < outbox.id)))";
 
-/// Lines that are due and claimed come first in rank. There are never so many in flight.
-const RANKED_LOOKED_AT: usize = 1_000;
+/// How many ranked lines are read to find the next due time. Claimed ones come first, and these are not due.
+const RANKED_READ: usize = 1_000;
 
-/// Takes due lines out of others' sight for a while. Who dies with them has only held them up.
+/// Claims due lines by hiding them for a while. If the process dies, they are due again after that.
 struct ClaimLines {
     destination: Destination,
     limit: usize,
@@ -266,8 +267,10 @@ fn decode(row: &Row, destination: Destination) -> Result<OutboxLine, CatalogErro
     let tenant = row.text("tenant_id")?;
     let payload = match destination {
         Destination::Quota => OutboxPayload::Refund { bytes: row.bytes("bytes")?, epoch: row.int("epoch")? },
-        Destination::Broker => OutboxPayload::Check { job: row.parsed("job_id")?, due_at: row.int("due_at")? },
-        Destination::Webhook => OutboxPayload::Notice {
+        Destination::Broker => {
+            OutboxPayload::Check { job: row.parsed("job_id")?, due_at: row.int("due_at")? }
+        }
+        Destination::Webhook => OutboxPayload::Notification {
             notification: row.parsed("notification_id")?,
             subject: row.text("subject")?,
             place: row.int("place")?,
@@ -285,7 +288,7 @@ fn decode(row: &Row, destination: Destination) -> Result<OutboxLine, CatalogErro
     })
 }
 
-/// A line of whatever destination it names.
+/// A line of the destination that its row names.
 pub(crate) fn decode_any(row: &Row) -> Result<OutboxLine, CatalogError> {
     let named = row.text("destination")?;
     let known = Destination::ALL.into_iter().find(|destination| destination.as_str() == named);
@@ -293,11 +296,11 @@ pub(crate) fn decode_any(row: &Row) -> Result<OutboxLine, CatalogError> {
     decode(row, known.ok_or_else(unknown)?)
 }
 
-struct Arrived {
+struct DeleteDelivered {
     ids: Vec<String>,
 }
 
-impl Write for Arrived {
+impl Write for DeleteDelivered {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
@@ -307,13 +310,13 @@ impl Write for Arrived {
     }
 }
 
-struct PutOff {
+struct DelayLines {
     ids: Vec<String>,
     error: String,
     until: UnixMs,
 }
 
-impl Write for PutOff {
+impl Write for DelayLines {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
@@ -323,13 +326,13 @@ impl Write for PutOff {
         args.extend(ids());
         let set = ["attempts = attempts + 1", "last_error = $2"];
         engine::release(tx, &OUTBOX, &listed(3), Some(self.until), &set, args).await?;
-        // Those behind them cannot go before them: claims need not look at them until then.
+        // Later lines of the same subject have to wait for these: they become due with them.
         let sql =
             format!("SELECT destination, subject FROM outbox WHERE subject IS NOT NULL AND {}", listed(1));
         for row in tx.rows_built(sql, ids().collect()).await? {
-            let behind = "destination = $2 AND subject = $3 AND next_attempt_at < $1";
+            let later = "destination = $2 AND subject = $3 AND next_attempt_at < $1";
             let args = args![row.text("destination")?, row.text("subject")?];
-            engine::release(tx, &OUTBOX, behind, Some(self.until), &[], args).await?;
+            engine::release(tx, &OUTBOX, later, Some(self.until), &[], args).await?;
         }
         Ok(TxOutcome::Commit(()))
     }
@@ -352,7 +355,7 @@ impl Catalog {
         if ids.is_empty() {
             return Ok(());
         }
-        self.write(Arrived { ids }).await
+        self.write(DeleteDelivered { ids }).await
     }
 
     pub async fn delay_outbox(
@@ -364,18 +367,18 @@ impl Catalog {
         if ids.is_empty() {
             return Ok(());
         }
-        self.write(PutOff { ids, error: error.to_owned(), until }).await
+        self.write(DelayLines { ids, error: error.to_owned(), until }).await
     }
 
-    /// Nobody is there any more to tell.
+    /// Deletes all lines for a destination that is switched off.
     pub async fn purge_outbox(&self, destination: Destination) -> Result<(), CatalogError> {
         if self.outbox_depth(destination).await?.0 == 0 {
             return Ok(());
         }
-        self.write(ForgetAll { destination }).await
+        self.write(PurgeDestination { destination }).await
     }
 
-    /// When the next line for a destination is due; one that waits for an earlier one of its subject counts too.
+    /// When the next line for a destination is due. Lines that wait for an earlier one of their subject count, too.
     pub async fn next_outbox_at(&self, destination: Destination) -> Result<Option<UnixMs>, CatalogError> {
         let mut reader = self.reader().await?;
         let row = reader
@@ -385,13 +388,13 @@ impl Catalog {
                  SELECT MIN(next_attempt_at) AS next_attempt_at FROM outbox WHERE destination = $1 AND rank IS NULL \
                  UNION ALL SELECT next_attempt_at FROM (SELECT next_attempt_at FROM outbox \
                  WHERE destination = $1 AND rank IS NOT NULL ORDER BY rank, id LIMIT $2) AS first_ones) AS next_ones",
-                args![destination.as_str(), RANKED_LOOKED_AT as i64],
+                args![destination.as_str(), RANKED_READ as i64],
             )
             .await?;
         row.map_or(Ok(None), |row| row.maybe_int("next"))
     }
 
-    /// How many lines wait for a destination, up to [`COUNTED_MAX`], and since when the oldest does.
+    /// How many lines wait for a destination, at most [`COUNTED_MAX`], and the creation time of the oldest.
     pub async fn outbox_depth(
         &self,
         destination: Destination,

@@ -1,5 +1,5 @@
-//! What other systems and owners are told, written in the transaction that it follows from.
+//! Messages to other systems and notifications of owners, each written in the transaction that causes it.
 
 pub(crate) mod archive;
 pub(crate) mod lines;
-pub(crate) mod notices;
+pub(crate) mod notifications;

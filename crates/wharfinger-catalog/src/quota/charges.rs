@@ -1,8 +1,8 @@
-//! Quotas: a limit and a sum per tenant, changed in the same transaction as the files they count.
+//! Quotas: a limit and a usage counter per tenant, changed in the same transaction as the files they count.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
-use wharfinger_lifecycle::quota::{QuotaExceeded, Quota};
+use wharfinger_lifecycle::quota::{Quota, QuotaExceeded};
 
 use crate::Catalog;
 use crate::database::sql::signed;
@@ -11,19 +11,20 @@ use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::outbox::lines::{self, OutboxPayload};
 use crate::quota::owner::{self, QuotaOwner, QuotaState};
-use crate::unreadable::{Table, behind};
+use crate::unreadable::{Table, next_cursor};
 
-pub(crate) enum Reserved {
-    All {
+/// The outcome of [`reserve`].
+pub(crate) enum Reservation {
+    Charged {
         limit_bytes: u64,
     },
-    /// Nothing was charged: which of them do not fit, in their order.
-    NotAll {
+    /// Nothing was charged. For each size: whether it exceeds the limit after those before it.
+    Exceeded {
         limit_bytes: u64,
         exceeded: Vec<Option<QuotaExceeded>>,
     },
-    /// Redis admits this tenant's uploads.
-    NotHere(QuotaState),
+    /// Redis admits this tenant's uploads: nothing was charged.
+    OwnedByRedis(QuotaState),
 }
 
 /// Charges all of these sizes or none.
@@ -32,9 +33,9 @@ pub(crate) async fn reserve(
     tenant: &TenantId,
     sizes: &[u64],
     default_limit_bytes: u64,
-) -> Result<Reserved, CatalogError> {
+) -> Result<Reservation, CatalogError> {
     let sum = sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(*size));
-    // The test is in the UPDATE itself: two that race cannot both take the last byte.
+    // The check is in the UPDATE itself: two concurrent charges cannot both take the last byte.
     let charged = tx
         .row(
             "UPDATE quotas SET used_bytes = used_bytes + $2 WHERE tenant_id = $1 AND owner = 'database' \
@@ -43,20 +44,20 @@ pub(crate) async fn reserve(
         )
         .await?;
     if let Some(row) = charged {
-        return Ok(Reserved::All { limit_bytes: row.bytes("limit_bytes")? });
+        return Ok(Reservation::Charged { limit_bytes: row.bytes("limit_bytes")? });
     }
     tx.run(
         "INSERT INTO quotas (tenant_id, used_bytes) VALUES ($1, 0) ON CONFLICT (tenant_id) DO NOTHING",
         args![tenant.as_str()],
     )
     .await?;
-    // The row may have been made, its limit raised, or its gate moved since we asked: only what is read under its
-    // lock is a reason to refuse.
-    let (mut quota, state) = locked(tx, tenant, default_limit_bytes)
+    // Since then the row may have been created, its limit raised, or its owner changed. Only a locked row justifies a
+    // refusal.
+    let (mut quota, state) = lock_quota(tx, tenant, default_limit_bytes)
         .await?
         .ok_or_else(|| CatalogError::Corrupt(format!("{tenant} has no quota row")))?;
     if state.owner == QuotaOwner::Redis {
-        return Ok(Reserved::NotHere(state));
+        return Ok(Reservation::OwnedByRedis(state));
     }
     let limit_bytes = quota.limit_bytes;
     let exceeded: Vec<Option<QuotaExceeded>> = sizes
@@ -70,16 +71,15 @@ pub(crate) async fn reserve(
         })
         .collect();
     if exceeded.iter().any(Option::is_some) {
-        return Ok(Reserved::NotAll { limit_bytes, exceeded });
+        return Ok(Reservation::Exceeded { limit_bytes, exceeded });
     }
     let sql = "UPDATE quotas SET used_bytes = used_bytes + $2 WHERE tenant_id = $1";
     tx.run(sql, args![tenant.as_str(), signed(sum)]).await?;
-    Ok(Reserved::All { limit_bytes })
+    Ok(Reservation::Charged { limit_bytes })
 }
 
-/// A tenant's quota, which nobody else changes before we are done: an update that changes nothing is a lock on
-/// both databases.
-async fn locked(
+/// A tenant's quota, locked until the end of the transaction. On both databases an UPDATE without a change is a lock.
+async fn lock_quota(
     tx: &mut Tx<'_>,
     tenant: &TenantId,
     default_limit_bytes: u64,
@@ -98,18 +98,18 @@ async fn locked(
     .transpose()
 }
 
-/// Takes bytes off the tenant's charge: in its row, or by a line to whoever counts instead. `held` is the gate where
-/// the caller holds it already.
-pub(crate) async fn give_back(
+/// Takes bytes off the tenant's charge: in its row, or by an outbox line to Redis. `locked` is the quota state if the
+/// caller has already locked the owner.
+pub(crate) async fn refund(
     tx: &mut Tx<'_>,
     tenant: &TenantId,
     bytes: u64,
-    held: Option<QuotaState>,
+    locked: Option<QuotaState>,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
-    let in_redis = |state: &QuotaState| state.owner == QuotaOwner::Redis;
-    let state = match held {
-        Some(state) if in_redis(&state) => state,
+    let is_in_redis = |state: &QuotaState| state.owner == QuotaOwner::Redis;
+    let state = match locked {
+        Some(state) if is_in_redis(&state) => state,
         _ => {
             let changed = tx
                 .run(
@@ -120,11 +120,11 @@ pub(crate) async fn give_back(
             if changed == 1 {
                 return Ok(());
             }
-            let state = owner::hold(tx, tenant).await?;
-            if !in_redis(&state) {
-                // It came back between the two, or there is no row at all.
-                return match (held, state.epoch) {
-                    (None, 1..) => Err(CatalogError::Repeat(format!("the quota of {tenant} moved"))),
+            let state = owner::lock_shared(tx, tenant).await?;
+            if !is_in_redis(&state) {
+                // The owner changed back since the UPDATE, or there is no row.
+                return match (locked, state.epoch) {
+                    (None, 1..) => Err(CatalogError::Repeat(format!("the quota owner of {tenant} changed"))),
                     _ => Err(CatalogError::Corrupt(format!("tenant {tenant} has files and no quota row"))),
                 };
             }
@@ -134,7 +134,7 @@ pub(crate) async fn give_back(
     lines::insert(tx, tenant, &OutboxPayload::Refund { bytes, epoch: state.epoch }, now).await
 }
 
-/// What Redis counts has its truth in the files, of which `file_counts` keeps the sums.
+/// While Redis counts, `used_bytes` of the row is outdated. `file_counts` has the sums of the files.
 macro_rules! select_quotas {
     ($rest:literal) => {
         concat!(
@@ -149,8 +149,8 @@ macro_rules! select_quotas {
     };
 }
 
-const SHOW: &str = select_quotas!("WHERE tenant_id = $1");
-const SHOW_ALL: &str = select_quotas!("WHERE tenant_id > $1 ORDER BY tenant_id LIMIT $3");
+const SELECT_ONE: &str = select_quotas!("WHERE tenant_id = $1");
+const SELECT_PAGE: &str = select_quotas!("WHERE tenant_id > $1 ORDER BY tenant_id LIMIT $3");
 
 fn decode(row: &Row) -> Result<Quota, CatalogError> {
     Ok(Quota {
@@ -162,10 +162,10 @@ fn decode(row: &Row) -> Result<Quota, CatalogError> {
 
 pub(crate) fn tenant_of(row: &Row) -> Result<TenantId, CatalogError> {
     TenantId::new(&row.text("tenant_id")?)
-        .map_err(|_| CatalogError::Corrupt("tenant_id holds a name that is none".into()))
+        .map_err(|_| CatalogError::Corrupt("tenant_id holds an invalid name".into()))
 }
 
-fn unused(limit_bytes: u64) -> Quota {
+fn empty_quota(limit_bytes: u64) -> Quota {
     Quota { limit_bytes, used_bytes: 0, reserved_bytes: 0 }
 }
 
@@ -178,8 +178,8 @@ impl Write for SetLimit {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
-        // Redis counts against the old limit: whoever it lets in from now on must ask again.
-        owner::lock(tx, &self.tenant).await?;
+        // Redis counts with the old limit. The new epoch makes its later admissions invalid.
+        owner::lock_exclusive(tx, &self.tenant).await?;
         tx.run(
             "INSERT INTO quotas (tenant_id, limit_bytes, used_bytes) VALUES ($1, $2, 0) \
              ON CONFLICT (tenant_id) DO UPDATE SET limit_bytes = excluded.limit_bytes, \
@@ -191,34 +191,35 @@ impl Write for SetLimit {
     }
 }
 
-/// What a reconciliation found for one tenant.
+/// The result of a reconciliation of one tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaDrift {
-    /// How far the counter was off before it was set right.
+    /// Counter minus truth, before the correction.
     pub drift_bytes: i64,
-    /// Its counter is not ours to mend: Redis has to count anew.
+    /// Redis counts this tenant and has to be reloaded; the row was not checked.
     pub in_redis: bool,
 }
 
-/// Recomputes a tenant's counter from its files. The quota row is locked first, so no file of this tenant can
-/// change its charge between the sum and the write.
-struct Rebuild {
+/// Recomputes a tenant's counter from its files. The quota row is locked first, so no charge of this tenant can change
+/// between the sum and the write.
+struct RebuildQuota {
     tenant: TenantId,
     default_limit_bytes: u64,
 }
 
-impl Write for Rebuild {
+impl Write for RebuildQuota {
     type Answer = Option<QuotaDrift>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
-        let Some((before, state)) = locked(tx, &self.tenant, self.default_limit_bytes).await? else {
+        let Some((before, state)) = lock_quota(tx, &self.tenant, self.default_limit_bytes).await? else {
             return Ok(TxOutcome::Rollback(None));
         };
         if state.owner == QuotaOwner::Redis {
             return Ok(TxOutcome::Rollback(Some(QuotaDrift { drift_bytes: 0, in_redis: true })));
         }
-        let used_bytes = owner::charged(tx, &self.tenant).await?;
-        let drift = QuotaDrift { drift_bytes: signed(before.used_bytes) - signed(used_bytes), in_redis: false };
+        let used_bytes = owner::charged_bytes(tx, &self.tenant).await?;
+        let drift =
+            QuotaDrift { drift_bytes: signed(before.used_bytes) - signed(used_bytes), in_redis: false };
         if drift.drift_bytes == 0 {
             return Ok(TxOutcome::Rollback(Some(drift)));
         }
@@ -234,12 +235,14 @@ impl Write for Rebuild {
 impl Catalog {
     pub async fn quota(&self, tenant: &TenantId, default_limit_bytes: u64) -> Result<Quota, CatalogError> {
         let mut reader = self.reader().await?;
-        let row =
-            reader.tx(&self.faults).row(SHOW, args![tenant.as_str(), signed(default_limit_bytes)]).await?;
-        row.as_ref().map_or(Ok(unused(default_limit_bytes)), decode)
+        let row = reader
+            .tx(&self.faults)
+            .row(SELECT_ONE, args![tenant.as_str(), signed(default_limit_bytes)])
+            .await?;
+        row.as_ref().map_or(Ok(empty_quota(default_limit_bytes)), decode)
     }
 
-    /// Those of all tenants behind one, by name.
+    /// A page of quotas, by tenant name, after one.
     pub async fn quotas(
         &self,
         after: &str,
@@ -248,7 +251,7 @@ impl Catalog {
     ) -> Result<Vec<(TenantId, Quota)>, CatalogError> {
         let args = args![after, signed(default_limit_bytes), limit as i64];
         let mut reader = self.reader().await?;
-        let rows = reader.tx(&self.faults).rows(SHOW_ALL, args).await?;
+        let rows = reader.tx(&self.faults).rows(SELECT_PAGE, args).await?;
         let decode = |row: &Row| Ok((tenant_of(row)?, decode(row)?));
         Ok(self.readable(Table::Quotas, "tenant_id", &rows, decode).await)
     }
@@ -257,16 +260,16 @@ impl Catalog {
         self.write(SetLimit { tenant: tenant.clone(), limit_bytes }).await
     }
 
-    /// None: the tenant is not known here.
+    /// None: the tenant has no quota row.
     pub async fn rebuild_quota(
         &self,
         tenant: &TenantId,
         default_limit_bytes: u64,
     ) -> Result<Option<QuotaDrift>, CatalogError> {
-        self.write(Rebuild { tenant: tenant.clone(), default_limit_bytes }).await
+        self.write(RebuildQuota { tenant: tenant.clone(), default_limit_bytes }).await
     }
 
-    /// What reconciling a tenant would find, without doing it. None: the tenant is not known here.
+    /// What reconciling a tenant would find. Changes nothing. None: the tenant has no quota row.
     pub async fn quota_drift(&self, tenant: &TenantId) -> Result<Option<QuotaDrift>, CatalogError> {
         let sql = "SELECT used_bytes, owner, CAST(COALESCE((SELECT SUM(charged_bytes) FROM files \
                    WHERE files.tenant_id = quotas.tenant_id AND charged_bytes > 0), 0) AS BIGINT) AS charged_bytes \
@@ -298,7 +301,7 @@ impl Catalog {
             let rows = reader.tx(&self.faults).rows(sql, args![after.as_str(), limit as i64]).await?;
             drop(reader);
             let page = self.readable(Table::Quotas, "tenant_id", &rows, tenant_of).await;
-            match behind(&page, &rows, limit, |row| row.text("tenant_id")) {
+            match next_cursor(&page, &rows, limit, |row| row.text("tenant_id")) {
                 Some(next) => after = next,
                 None => return Ok(page),
             }

@@ -1,4 +1,4 @@
-//! What tenants may use and do use, and whether the database or Redis admits uploads.
+//! Limits and usage of tenants, and whether the database or Redis admits uploads.
 
 pub(crate) mod charges;
 pub(crate) mod owner;

@@ -1,6 +1,6 @@
-//! Who counts a tenant's quota: its row in the catalog, or Redis in front of it. Every charge and refund keeps the owner from
-//! changing until it has committed. A move waits for them, raises the epoch, and reads what the files are charged, all in
-//! one transaction.
+//! The owner of a tenant's quota: its row in the catalog, or Redis in front of it. Where Redis is configured, charges and
+//! refunds hold a shared lock until they commit. A move takes the exclusive lock, raises the epoch and sums the charges,
+//! all in one transaction.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
@@ -30,23 +30,23 @@ impl QuotaOwner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaState {
     pub owner: QuotaOwner,
-    /// Raised at every move, and whenever Redis is to count from something else.
+    /// Raised at every move and at every change of what Redis counts from.
     pub epoch: i64,
     /// When the owner last changed.
     pub since: UnixMs,
 }
 
 impl QuotaState {
-    /// Of a tenant that is not known yet.
+    /// The state of a tenant without a quota row.
     pub(crate) const FIRST: QuotaState = QuotaState { owner: QuotaOwner::Database, epoch: 0, since: 0 };
 }
 
-/// Distinguishes these locks from others of this program. Tenants whose names hash alike only wait for each other.
+/// Distinguishes these locks from others of this program. Tenants with equal hashes share a lock, which only costs time.
 const LOCK_CLASS: i64 = 0x6761_7465;
 
-/// The owner does not change until this transaction has ended. SQLite has one writer, and that is us. Whoever holds other
-/// locks already may wait for one who waits for them: this one is taken first.
-pub(crate) async fn hold(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<QuotaState, CatalogError> {
+/// Keeps the owner from changing until this transaction ends. SQLite has one writer and needs no lock. Take this lock
+/// before others: a late one may deadlock, and PostgreSQL then aborts one transaction, which is repeated.
+pub(crate) async fn lock_shared(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<QuotaState, CatalogError> {
     if tx.dialect() == Dialect::Postgres {
         let sql = "SELECT CAST(pg_advisory_xact_lock_shared(CAST($1 AS INTEGER), hashtext($2)) AS TEXT)";
         tx.rows(sql, args![LOCK_CLASS, tenant.as_str()]).await?;
@@ -54,8 +54,8 @@ pub(crate) async fn hold(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<QuotaStat
     read(tx, tenant).await
 }
 
-/// Waits until no transaction holds the owner.
-pub(crate) async fn lock(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<(), CatalogError> {
+/// Waits until no transaction has the owner locked, and keeps others out.
+pub(crate) async fn lock_exclusive(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<(), CatalogError> {
     if tx.dialect() == Dialect::Postgres {
         let sql = "SELECT CAST(pg_advisory_xact_lock(CAST($1 AS INTEGER), hashtext($2)) AS TEXT)";
         tx.rows(sql, args![LOCK_CLASS, tenant.as_str()]).await?;
@@ -63,7 +63,7 @@ pub(crate) async fn lock(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<(), Catal
     Ok(())
 }
 
-/// A statement of its own: on PostgreSQL one that waits for a lock reads what was there before it waited.
+/// A separate statement: on PostgreSQL a statement that waited for a lock still reads the rows from before the wait.
 async fn read(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<QuotaState, CatalogError> {
     let row =
         tx.row("SELECT owner, epoch, owner_since FROM quotas WHERE tenant_id = $1", args![tenant.as_str()]);
@@ -79,18 +79,18 @@ pub(crate) fn decode(row: &Row) -> Result<QuotaState, CatalogError> {
     Ok(QuotaState { owner, epoch: row.int("epoch")?, since: row.int("owner_since")? })
 }
 
-/// Gives a quota to another owner, or lets its owner count again.
+/// Gives a quota to another owner, or makes its owner count from the files again.
 #[derive(Clone, Debug)]
 pub struct MoveQuota {
     pub tenant: TenantId,
     pub to: QuotaOwner,
-    /// The new epoch is later than this one, which somebody has seen.
+    /// The new epoch is higher than this one.
     pub after_epoch: i64,
     pub default_limit_bytes: u64,
     pub now: UnixMs,
 }
 
-/// What the new owner counts from.
+/// The values that the new owner counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedQuota {
     pub epoch: i64,
@@ -98,7 +98,7 @@ pub struct MovedQuota {
     /// The tenant's own limit, or the default.
     pub limit_bytes: u64,
     pub has_own_limit: bool,
-    /// How far the catalog's own counter was off, where it was the one in use.
+    /// The error of the catalog's counter; 0 if Redis was counting.
     pub drift_bytes: i64,
 }
 
@@ -107,13 +107,13 @@ impl Write for MoveQuota {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<MovedQuota>, CatalogError> {
         let tenant = self.tenant.as_str();
-        lock(tx, &self.tenant).await?;
+        lock_exclusive(tx, &self.tenant).await?;
         tx.run(
             "INSERT INTO quotas (tenant_id, used_bytes) VALUES ($1, 0) ON CONFLICT (tenant_id) DO NOTHING",
             args![tenant],
         )
         .await?;
-        // Also the lock of the row, for those who charge it without holding the gate.
+        // This also locks the row, for charges that do not lock the owner.
         let before = tx
             .row(
                 "UPDATE quotas SET used_bytes = used_bytes WHERE tenant_id = $1 \
@@ -123,7 +123,7 @@ impl Write for MoveQuota {
             .await?
             .ok_or_else(|| CatalogError::Corrupt(format!("{tenant} has no quota row")))?;
         let state = decode(&before)?;
-        let used_bytes = charged(tx, &self.tenant).await?;
+        let used_bytes = charged_bytes(tx, &self.tenant).await?;
         let epoch = state.epoch.max(self.after_epoch) + 1;
         tx.run(
             "UPDATE quotas SET owner = $2, epoch = $3, owner_since = $4, used_bytes = $5 WHERE tenant_id = $1",
@@ -136,7 +136,7 @@ impl Write for MoveQuota {
             ],
         )
         .await?;
-        lines::forget_refunds_before(tx, &self.tenant, epoch).await?;
+        lines::delete_refunds_before(tx, &self.tenant, epoch).await?;
         let own_limit = before.maybe_int("limit_bytes")?;
         let drift_bytes = match state.owner {
             QuotaOwner::Database => before.int("used_bytes")? - signed(used_bytes),
@@ -152,8 +152,8 @@ impl Write for MoveQuota {
     }
 }
 
-/// The truth: what a tenant's files are charged.
-pub(crate) async fn charged(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<u64, CatalogError> {
+/// The truth: the sum of the charges of a tenant's files.
+pub(crate) async fn charged_bytes(tx: &mut Tx<'_>, tenant: &TenantId) -> Result<u64, CatalogError> {
     let row = tx
         .row(
             "SELECT CAST(COALESCE(SUM(charged_bytes), 0) AS BIGINT) AS used_bytes FROM files \
@@ -174,7 +174,7 @@ impl Catalog {
         self.write(wanted).await
     }
 
-    /// Tenants whose uploads Redis lets in.
+    /// Tenants whose uploads Redis admits.
     pub async fn tenants_in_redis(&self, after: &str, limit: usize) -> Result<Vec<TenantId>, CatalogError> {
         let sql = "SELECT tenant_id FROM quotas WHERE owner = 'redis' AND tenant_id > $1 ORDER BY tenant_id LIMIT $2";
         self.tenants_by(sql, after, limit).await

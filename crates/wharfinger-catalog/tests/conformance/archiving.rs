@@ -131,7 +131,7 @@ async fn end_stages_in_every_way(db: &TestDb, catalog: &Catalog) {
     db.sql(&format!("DELETE FROM jobs WHERE file_id = '{lost}'")).await;
     let recovery = Recovery {
         files: vec![lost],
-        of: RecoveryTrigger::Manual,
+        trigger: RecoveryTrigger::Manual,
         actor: "ada".into(),
         plan: plan(),
         now: at(14),

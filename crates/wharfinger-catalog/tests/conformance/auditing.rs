@@ -30,25 +30,25 @@ async fn repair(db: &TestDb, statement: &str) {
     assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new(), "after {statement}");
 }
 
-const CHARGED: &str = "a tenant is charged for what its files are charged (I2)";
+const CHARGED: &str = "the quota counter of a tenant equals the sum of its files (I2)";
 const QUOTA_ROW: &str = "every charged file has a quota row (I2)";
-const COUNTERS: &str = "the counters agree with the files";
-const OUTCOMES: &str = "what files came to is counted when they came to it";
+const COUNTERS: &str = "the status counters agree with the files";
+const OUTCOMES: &str = "the outcome counters agree with the files of the last day";
 const OBJECTS: &str = "every file has its object row, and every object row its file";
-const HISTORY: &str = "a file's history ends in its status (I16)";
-const DELETED: &str = "nothing comes back from the dead (I16)";
-const BATCH: &str = "a file's batch is there and its owner's (I11)";
-const COMPLETED: &str = "a completed batch waits for nothing";
-const NEXT_CHECK: &str = "whatever is not at rest says when it is looked at next (I15)";
+const HISTORY: &str = "the last history line of a file has its status (I16)";
+const DELETED: &str = "no deleted file has a later status (I16)";
+const BATCH: &str = "the batch of a file exists and has the same owner (I11)";
+const COMPLETED: &str = "a completed batch has no unconfirmed files";
+const NEXT_CHECK: &str = "every file that is not final has a next check (I15)";
 
 pub(super) async fn the_audit_finds_wrong_cleanups(db: &TestDb) {
     let file = filled(db).await;
     let cleanup = format!("UPDATE pending_cleanups SET file_path = '{}'", file.key);
-    assert_finds(db, &cleanup, &["no cleanup deletes what is alive (I4)"], file.key.as_str()).await;
+    assert_finds(db, &cleanup, &["no cleanup has the object of a live file (I4)"], file.key.as_str()).await;
     repair(db, "UPDATE pending_cleanups SET file_path = 'uploads/x'").await;
     let queued = "INSERT INTO orphan_blobs (key, size, modified_at, scan_id, found_at, queued_at) \
         VALUES ('uploads/y', 1, 1, 's', 1, 1)";
-    assert_finds(db, queued, &["an orphan that is queued has its cleanup (I6)"], "uploads/y").await;
+    assert_finds(db, queued, &["a queued orphan has a cleanup (I6)"], "uploads/y").await;
     repair(db, "UPDATE orphan_blobs SET queued_at = NULL").await;
 }
 

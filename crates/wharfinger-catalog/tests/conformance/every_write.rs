@@ -325,7 +325,7 @@ async fn recoveries(failing: &mut FailingCatalog<'_>) {
     let plan = PipelinePlan { stuck_retries_max: 1, ..stages::plan() };
     let recovery = Recovery {
         files: files[..2].to_vec(),
-        of: RecoveryTrigger::Overdue,
+        trigger: RecoveryTrigger::Overdue,
         actor: "recovery".into(),
         plan,
         now: NOW + HOUR,

@@ -18,7 +18,7 @@ async fn claimed(catalog: &Catalog, limit: usize, now: i64) -> Vec<OutboxLine> {
 
 fn notice(line: &OutboxLine) -> (Uuid, String, i64) {
     match &line.payload {
-        OutboxPayload::Notice { notification, subject, place } => (*notification, subject.clone(), *place),
+        OutboxPayload::Notification { notification, subject, place } => (*notification, subject.clone(), *place),
         other => panic!("not a notice: {other:?}"),
     }
 }

@@ -34,7 +34,7 @@ async fn refunds(catalog: &Catalog) -> Vec<(u64, i64)> {
         .filter_map(|line| match line.payload {
             OutboxPayload::Refund { bytes, epoch } => Some((bytes, epoch)),
             OutboxPayload::Check { .. }
-            | OutboxPayload::Notice { .. }
+            | OutboxPayload::Notification { .. }
             | OutboxPayload::Alert { .. }
             | OutboxPayload::Event { .. } => None,
         })

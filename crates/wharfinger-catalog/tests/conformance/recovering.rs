@@ -27,7 +27,7 @@ const OVERDUE: UnixMs = NOW + SECOND + HOUR / 2;
 fn recovery(files: &[FileId], now: UnixMs) -> Recovery {
     Recovery {
         files: files.to_vec(),
-        of: RecoveryTrigger::Overdue,
+        trigger: RecoveryTrigger::Overdue,
         actor: "recovery".into(),
         plan: plan(),
         now,
@@ -227,7 +227,7 @@ pub(super) async fn a_file_recovered_too_often_fails(db: &TestDb) {
     assert_eq!(notices.iter().map(|notice| notice.kind.as_str()).collect::<Vec<_>>(), ["file-failed"]);
     assert_eq!(notices[0].message, format!("report.pdf could not be processed: {why}."));
     let alerts = catalog.claim_outbox(Destination::Slack, 10, now, now).await.expect("claimed");
-    let said = format!("report.pdf of tenant harbour was given up: {why} (file {})", file.id);
+    let said = format!("report.pdf of tenant harbour failed permanently: {why} (file {})", file.id);
     assert_eq!(
         alerts.iter().map(|line| &line.payload).collect::<Vec<_>>(),
         [&OutboxPayload::Alert { message: said }]
@@ -279,7 +279,7 @@ pub(super) async fn a_file_is_stuck_only_after_the_threshold(db: &TestDb) {
     assert_eq!(stuck(db, OVERDUE).await.len(), 1);
 
     let named =
-        |now| Recovery { of: RecoveryTrigger::Manual, actor: "ada".into(), ..recovery(&[file.id], now) };
+        |now| Recovery { trigger: RecoveryTrigger::Manual, actor: "ada".into(), ..recovery(&[file.id], now) };
     for retry_count in 1..=2 * plan().stuck_retries_max {
         let outcome = db.catalog.recover(named(NOW + SECOND)).await.expect("answered");
         assert_eq!(outcome, [(file.id, RecoveryOutcome::Queued { from: Status::Queued, retry_count })]);

@@ -1,5 +1,5 @@
-//! Delayed checks by way of the broker: what the outbox holds is published, what comes back when it is due is claimed
-//! in the catalog, acknowledged at once, and only then run. The poller runs whatever the broker loses.
+//! Delayed checks through the broker. Outbox lines are published with a delay. A message that comes back when its check
+//! is due is claimed in the catalog, acknowledged, and only then run. The poller runs the checks that the broker loses.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{CatalogError, Destination, JobClaim, OutboxPayload, OutboxLine};
-use wharfinger_engines::rabbitmq::{Delayed, Due, DueMessages, Rabbit, RabbitOptions};
+use wharfinger_engines::rabbitmq::{DelayedMessage, DueMessage, DueMessages, Rabbit, RabbitOptions};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::retry::Backoff;
@@ -22,17 +22,17 @@ use crate::uploads::Uploads;
 use crate::uploads::init::CHECK_QUEUE;
 
 const CLAIM_LINES: usize = 200;
-/// Whoever dies with lines in hand holds them up this long.
+/// How long claimed lines are hidden. If the process dies with them, they are sent again after this.
 const HIDDEN_MS: i64 = 30_000;
-const LATER: Backoff = Backoff { base_ms: 1_000, cap_ms: 60_000 };
-/// Deliveries that one process may hold unacknowledged, and that are claimed together.
+const RETRY: Backoff = Backoff { base_ms: 1_000, cap_ms: 60_000 };
+/// Unacknowledged deliveries per process. They are claimed together.
 const PREFETCH: u16 = 64;
-/// Checks come in showers, as uploads do: one claim for many of them.
-const GATHERS: Duration = Duration::from_millis(20);
-/// How much later than it was due a check is run by the poller, while the broker is there to bring it.
-const SLACK_MS: i64 = 30_000;
-/// Wake-ups of one kind in one.
-pub const WAKE_GATHERS: Duration = Duration::from_millis(20);
+/// Checks come in bursts, as uploads do: wait this long, so that one claim takes many.
+const BATCH_WAIT: Duration = Duration::from_millis(20);
+/// While the broker answers, the poller runs a check only when its message is this late.
+const DELIVERY_GRACE_MS: i64 = 30_000;
+/// Wake-ups within this time are sent as one.
+pub const WAKE_PAUSE: Duration = Duration::from_millis(20);
 pub const CLEANUPS: &str = "cleanups";
 
 pub fn rabbit_options(settings: &Settings, faults: &Faults) -> Option<RabbitOptions> {
@@ -44,21 +44,21 @@ pub fn rabbit_options(settings: &Settings, faults: &Faults) -> Option<RabbitOpti
     })
 }
 
-/// The broker, as this process sees it.
+/// The connection of this process to the broker.
 pub struct Broker {
     pub rabbit: Rabbit,
     is_up: AtomicBool,
 }
 
 impl Broker {
-    /// Connects and declares the queues. A broker that is away when the program starts is no reason not to start.
+    /// Connects and declares the queues. If the broker does not answer, the program starts without it.
     pub async fn open(settings: &Settings, faults: &Faults) -> Result<Option<Broker>, OpenError> {
         let Some(options) = rabbit_options(settings, faults) else { return Ok(None) };
         match Rabbit::open(options.clone()).await {
             Ok(rabbit) => Ok(Some(Broker::new(rabbit, true))),
             Err(error) if error.is_retryable() => {
                 tracing::error!(backend = "broker", error = %error,
-                    "WHARFINGER_BROKER_URL: delayed checks are polled for until the broker answers");
+                    "WHARFINGER_BROKER_URL: the broker does not answer, the database is polled for delayed checks");
                 Ok(Some(Broker::new(Rabbit::lazy(options), false)))
             }
             Err(error) => Err(OpenError::Broker(error.to_string())),
@@ -70,39 +70,39 @@ impl Broker {
         Broker { rabbit, is_up: AtomicBool::new(is_up) }
     }
 
-    /// What is to be left to the broker by whoever polls.
-    pub fn slack_ms(&self) -> i64 {
-        if self.is_up() { SLACK_MS } else { 0 }
+    /// How long the poller waits for the broker to deliver a check that is due.
+    pub fn delivery_grace_ms(&self) -> i64 {
+        if self.is_up() { DELIVERY_GRACE_MS } else { 0 }
     }
 
     pub fn is_up(&self) -> bool {
         self.is_up.load(Ordering::Relaxed)
     }
 
-    fn learn(&self, now_up: bool, why: Option<&str>) {
+    fn set_up(&self, now_up: bool, error: Option<&str>) {
         if self.is_up.swap(now_up, Ordering::Relaxed) != now_up {
             metric::broker_up(now_up);
-            match why {
+            match error {
                 None => tracing::info!(backend = "broker", "the broker answers again"),
-                Some(why) => tracing::error!(
+                Some(error) => tracing::error!(
                     backend = "broker",
-                    error = why,
-                    "the broker is away: delayed checks are polled for until it answers"
+                    error,
+                    "the broker does not answer, the database is polled for delayed checks"
                 ),
             }
         }
     }
 
-    /// Whether it is there, for those who leave work to it.
-    pub async fn look_after(&self) {
+    /// Checks the connection, for `is_up`.
+    pub async fn check_connection(&self) {
         match self.rabbit.check().await {
-            Ok(()) => self.learn(true, None),
-            Err(error) => self.learn(false, Some(&error.to_string())),
+            Ok(()) => self.set_up(true, None),
+            Err(error) => self.set_up(false, Some(&error.to_string())),
         }
     }
 }
 
-/// Publishes all that is due; answers how many lines arrived.
+/// Publishes all lines that are due. Returns how many arrived.
 pub async fn relay(core: &Core, broker: &Broker) -> Result<u64, CatalogError> {
     let mut arrived = 0;
     loop {
@@ -114,7 +114,7 @@ pub async fn relay(core: &Core, broker: &Broker) -> Result<u64, CatalogError> {
         if lines.is_empty() {
             return Ok(arrived);
         }
-        let messages: Vec<Delayed> = lines.iter().filter_map(|line| message(line, now)).collect();
+        let messages: Vec<DelayedMessage> = lines.iter().filter_map(|line| message(line, now)).collect();
         let outcomes = broker.rabbit.publish_delayed(&messages).await;
         let (mut done, mut late, mut why) = (Vec::new(), Vec::new(), String::new());
         for (line, outcome) in lines.iter().zip(outcomes) {
@@ -129,44 +129,44 @@ pub async fn relay(core: &Core, broker: &Broker) -> Result<u64, CatalogError> {
         arrived += done.len() as u64;
         core.catalog.outbox_delivered(done).await?;
         if let Some(first) = late.first() {
-            let delay = LATER.delay_ms(first.attempts + 1, rand::random());
+            let delay = RETRY.delay_ms(first.attempts + 1, rand::random());
             let until = core.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
             let ids = late.into_iter().map(|line| line.id).collect();
             core.catalog.delay_outbox(ids, &why, until).await?;
-            broker.learn(false, Some(&why));
+            broker.set_up(false, Some(&why));
             return Ok(arrived);
         }
     }
 }
 
-fn message(line: &OutboxLine, now: UnixMs) -> Option<Delayed> {
+fn message(line: &OutboxLine, now: UnixMs) -> Option<DelayedMessage> {
     match line.payload {
         OutboxPayload::Check { job, due_at } => Some(delayed(line.id.clone(), job, due_at, now)),
         OutboxPayload::Refund { .. }
-        | OutboxPayload::Notice { .. }
+        | OutboxPayload::Notification { .. }
         | OutboxPayload::Alert { .. }
         | OutboxPayload::Event { .. } => None,
     }
 }
 
-fn delayed(id: String, job: JobId, due_at: UnixMs, now: UnixMs) -> Delayed {
+fn delayed(id: String, job: JobId, due_at: UnixMs, now: UnixMs) -> DelayedMessage {
     let delay_ms = u64::try_from(due_at.saturating_sub(now)).unwrap_or(0);
-    Delayed { id, body: job.to_string(), delay_ms }
+    DelayedMessage { id, body: job.to_string(), delay_ms }
 }
 
-/// Runs checks as they come due, until told to stop.
+/// Runs the checks that the broker delivers, until `stop` is cancelled.
 pub async fn consume(uploads: &Uploads, broker: &Broker, stop: &CancellationToken) {
     let mut due = broker.rabbit.due(PREFETCH);
     while let Some(messages) = stop.run_until_cancelled(gather(&mut due)).await {
         if let Err(error) = run(uploads, broker, messages).await {
-            tracing::warn!(job = CHECK_QUEUE, error = %error.with_cause(), "checks that came due are left to the poller");
+            tracing::warn!(job = CHECK_QUEUE, error = %error.with_cause(), "cannot run the delivered checks, the poller will run them");
         }
     }
 }
 
-async fn gather(due: &mut DueMessages) -> Vec<Due> {
+async fn gather(due: &mut DueMessages) -> Vec<DueMessage> {
     let mut messages = vec![due.next().await];
-    let _ = tokio::time::timeout(GATHERS, async {
+    let _ = tokio::time::timeout(BATCH_WAIT, async {
         while messages.len() < usize::from(PREFETCH) {
             messages.push(due.next().await);
         }
@@ -175,9 +175,9 @@ async fn gather(due: &mut DueMessages) -> Vec<Due> {
     messages
 }
 
-/// The claim is what counts: whoever has it runs the check, however often its message comes. A message is acknowledged
-/// even where the catalog could not be asked: held back it would do no more than the poller does.
-async fn run(uploads: &Uploads, broker: &Broker, messages: Vec<Due>) -> Result<(), VerbError> {
+/// The process with the claim runs the check, even if its message is delivered several times. Messages are acknowledged
+/// even if the claim failed: the poller runs their checks.
+async fn run(uploads: &Uploads, broker: &Broker, messages: Vec<DueMessage>) -> Result<(), VerbError> {
     let core = &uploads.core;
     let (mut ids, mut known) = (Vec::new(), Vec::new());
     for message in messages {
@@ -187,7 +187,7 @@ async fn run(uploads: &Uploads, broker: &Broker, messages: Vec<Due>) -> Result<(
                 known.push(message);
             }
             Err(_) => {
-                tracing::error!(job = CHECK_QUEUE, "a message that names no job goes to the dead letters");
+                tracing::error!(job = CHECK_QUEUE, "a message without a job id was moved to the dead letters");
                 let _ = message.refuse().await;
             }
         }
@@ -195,22 +195,22 @@ async fn run(uploads: &Uploads, broker: &Broker, messages: Vec<Due>) -> Result<(
     let claim = JobClaim { limit: ids.len(), ..checks::claim(core) };
     let claimed = core.catalog.claim_jobs_by_id(claim, ids.clone()).await;
     let early = match &claimed {
-        Ok(jobs) if jobs.len() < ids.len() => send_back(core, broker, &ids).await,
+        Ok(jobs) if jobs.len() < ids.len() => publish_again(core, broker, &ids).await,
         _ => Ok(()),
     };
     for message in known {
-        // One that is not acknowledged comes again, and finds nothing to claim.
+        // An unacknowledged message is delivered again. Its check is then already claimed.
         let _ = message.ack().await;
     }
     checks::run(uploads, claimed?).await?;
     early
 }
 
-/// Those whose time was put off meanwhile, by a fresh URL say, go round once more.
-async fn send_back(core: &Core, broker: &Broker, ids: &[JobId]) -> Result<(), VerbError> {
+/// Publishes the checks again that are not due yet, because a fresh URL moved their time.
+async fn publish_again(core: &Core, broker: &Broker, ids: &[JobId]) -> Result<(), VerbError> {
     let now = core.clock.now();
     let waiting = core.catalog.waiting_jobs(ids).await?;
-    let again: Vec<Delayed> = waiting
+    let again: Vec<DelayedMessage> = waiting
         .into_iter()
         .filter(|(_, run_at)| *run_at > now)
         .map(|(job, run_at)| delayed(job.to_string(), job, run_at, now))

@@ -1,36 +1,36 @@
-//! Alerts on their way to Slack: whatever waits goes in one message, and the next comes a while later.
+//! Sends alerts to Slack. All waiting alerts are sent as one message, then there is a pause.
 
 use std::sync::atomic::Ordering;
 
 use wharfinger_catalog::{CatalogError, Destination, OutboxPayload, OutboxLine};
 use wharfinger_lifecycle::limits::clip;
 
-use super::{Fate, SECOND_MS, fate};
+use super::{RetryDecision, SECOND_MS, after_failure};
 use crate::notify::Notifier;
 use crate::telemetry::metric::{self, Delivery};
 
 const CLAIM_LINES: usize = 500;
-/// Longer than a message takes. Whoever dies with lines in hand holds them up this long.
+/// How long claimed lines are hidden: longer than a message takes. If the process dies, they are sent again after this.
 const HIDDEN_MS: i64 = 60 * SECOND_MS;
-/// From one message to the next.
+/// Between two messages.
 const PAUSE_MS: i64 = 10 * SECOND_MS;
-/// Of those that wait, so many are written out; the rest are counted.
+/// A message shows at most this many alerts, and the number of the others.
 const ALERTS_SHOWN_MAX: usize = 10;
 const ALERT_BYTES_MAX: usize = 500;
 
-/// Answers how many lines arrived.
+/// Returns how many lines arrived.
 pub(super) async fn relay(notifier: &Notifier) -> Result<u64, CatalogError> {
     let core = &notifier.core;
     let Some(slack) = &notifier.slack else { return Ok(0) };
     let now = core.clock.now();
-    if now < notifier.slack_rests_until.load(Ordering::Relaxed) {
+    if now < notifier.slack_paused_until.load(Ordering::Relaxed) {
         return Ok(0);
     }
     let lines = core.catalog.claim_outbox(Destination::Slack, CLAIM_LINES, now, now + HIDDEN_MS).await?;
     if lines.is_empty() {
         return Ok(0);
     }
-    notifier.slack_rests_until.store(now + PAUSE_MS, Ordering::Relaxed);
+    notifier.slack_paused_until.store(now + PAUSE_MS, Ordering::Relaxed);
     let count = lines.len() as u64;
     let error = match slack.send(&text(&lines), now.div_euclid(SECOND_MS)).await {
         Ok(()) => {
@@ -40,15 +40,15 @@ pub(super) async fn relay(notifier: &Notifier) -> Result<u64, CatalogError> {
         }
         Err(error) => error,
     };
-    tracing::warn!(job = "slack", lines = count, error = %error, "alerts did not arrive");
+    tracing::warn!(job = "slack", lines = count, error = %error, "cannot send alerts to Slack");
     let (mut late, mut given_up) = (Vec::new(), Vec::new());
     for line in lines {
-        match fate(line.created_at, line.attempts, &error, core.clock.now(), rand::random()) {
-            Fate::AgainAt(at) => late.push((line.id, at)),
-            Fate::GivenUp => given_up.push(line.id),
+        match after_failure(line.created_at, line.attempts, &error, core.clock.now(), rand::random()) {
+            RetryDecision::RetryAt(at) => late.push((line.id, at)),
+            RetryDecision::GiveUp => given_up.push(line.id),
         }
     }
-    // They were sent together and are tried together again.
+    // They were sent together and are retried together.
     if let Some(at) = late.iter().map(|(_, at)| *at).min() {
         metric::deliveries(Destination::Slack, Delivery::Failed, late.len() as u64);
         let ids = late.into_iter().map(|(id, _)| id).collect();
@@ -56,7 +56,7 @@ pub(super) async fn relay(notifier: &Notifier) -> Result<u64, CatalogError> {
     }
     if !given_up.is_empty() {
         tracing::error!(job = "slack", lines = given_up.len(), error = %error,
-            "alerts are given up: SLACK_WEBHOOK_URL has not taken them for three days");
+            "alerts were given up after three days (SLACK_WEBHOOK_URL)");
         metric::deliveries(Destination::Slack, Delivery::GivenUp, given_up.len() as u64);
         core.catalog.outbox_delivered(given_up).await?;
     }
@@ -64,19 +64,19 @@ pub(super) async fn relay(notifier: &Notifier) -> Result<u64, CatalogError> {
 }
 
 fn text(lines: &[OutboxLine]) -> String {
-    let mut said: Vec<String> = lines
+    let mut shown: Vec<String> = lines
         .iter()
         .filter_map(|line| match &line.payload {
             OutboxPayload::Alert { message } => Some(clip(message, ALERT_BYTES_MAX).to_owned()),
             OutboxPayload::Refund { .. }
             | OutboxPayload::Check { .. }
-            | OutboxPayload::Notice { .. }
+            | OutboxPayload::Notification { .. }
             | OutboxPayload::Event { .. } => None,
         })
         .take(ALERTS_SHOWN_MAX)
         .collect();
-    if lines.len() > said.len() {
-        said.push(format!("… and {} more", lines.len() - said.len()));
+    if lines.len() > shown.len() {
+        shown.push(format!("… and {} more", lines.len() - shown.len()));
     }
-    format!("Wharfinger: {}", said.join("\n"))
+    format!("Wharfinger: {}", shown.join("\n"))
 }

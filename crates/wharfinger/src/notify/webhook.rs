@@ -1,4 +1,4 @@
-//! Notices on their way to the webhook: many files side by side, each file's one after the other.
+//! Sends notifications to the webhook: those of different files in parallel, those of one file in order.
 
 use std::sync::atomic::Ordering;
 
@@ -13,43 +13,44 @@ use wharfinger_engines::webhooks::{Endpoint, Message, SendError, Webhook};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::to_hex;
 
-use super::{Fate, PAUSE_MS_MAX, SECOND_MS, fate};
+use super::{PAUSE_MS_MAX, RetryDecision, SECOND_MS, after_failure};
 use crate::clock::rfc3339;
 use crate::core::Core;
 use crate::notify::Notifier;
 use crate::telemetry::metric::{self, Delivery};
 
 const AT_ONCE: usize = 16;
-/// Longer than a message takes, with its answer read. Whoever dies with lines in hand holds them up this long.
+/// How long claimed lines are hidden: longer than a message and its answer take. If the process dies, they are sent again
+/// after this.
 const HIDDEN_MS: i64 = 60 * SECOND_MS;
-/// After so many messages in a row without any answer the endpoint is taken for away, and left alone for a moment.
+/// After this many messages in a row without an answer, sending pauses.
 const UNANSWERED_MAX: u32 = 8;
-const AWAY_REST_MS: i64 = 15 * SECOND_MS;
-const BUSY_REST_MS: i64 = 30 * SECOND_MS;
+const UNANSWERED_PAUSE_MS: i64 = 15 * SECOND_MS;
+const RATE_LIMIT_PAUSE_MS: i64 = 30 * SECOND_MS;
 
-/// Answers how many lines arrived.
+/// Returns how many lines arrived.
 pub(super) async fn relay(notifier: &Notifier, stop: &CancellationToken) -> Result<u64, CatalogError> {
     let Some(webhook) = &notifier.webhook else { return Ok(0) };
     let mut arrived = 0;
     let mut failed = None;
-    let mut under_way = FuturesUnordered::new();
+    let mut in_progress = FuturesUnordered::new();
     let mut may_be_more = true;
     loop {
-        let has_room = under_way.len() <= AT_ONCE / 2 && failed.is_none();
-        if may_be_more && has_room && !stop.is_cancelled() && !rests(notifier) {
-            match claim(&notifier.core, webhook, AT_ONCE - under_way.len()).await {
+        let has_room = in_progress.len() <= AT_ONCE / 2 && failed.is_none();
+        if may_be_more && has_room && !stop.is_cancelled() && !is_paused(notifier) {
+            match claim(&notifier.core, webhook, AT_ONCE - in_progress.len()).await {
                 Ok(lines) => {
                     may_be_more = !lines.is_empty();
-                    under_way.extend(lines.into_iter().map(|told| tell(notifier, webhook, told)));
+                    in_progress.extend(lines.into_iter().map(|line| send(notifier, webhook, line)));
                 }
-                // What is under way is not broken off: it would only be sent again.
+                // Messages in progress are not aborted, or they would be sent twice.
                 Err(error) => failed = Some(error),
             }
         }
-        match under_way.next().await {
+        match in_progress.next().await {
             Some(Ok(has_arrived)) => {
                 arrived += u64::from(has_arrived);
-                // What is next of the same file waited for this one.
+                // The next notification of the same file can be claimed now.
                 may_be_more = true;
             }
             Some(Err(error)) => failed = Some(error),
@@ -58,16 +59,16 @@ pub(super) async fn relay(notifier: &Notifier, stop: &CancellationToken) -> Resu
     }
 }
 
-fn rests(notifier: &Notifier) -> bool {
-    notifier.core.clock.now() < notifier.webhook_rests_until.load(Ordering::Relaxed)
+fn is_paused(notifier: &Notifier) -> bool {
+    notifier.core.clock.now() < notifier.webhook_paused_until.load(Ordering::Relaxed)
 }
 
-fn rest(notifier: &Notifier, ms: i64) {
+fn pause(notifier: &Notifier, ms: i64) {
     let until = notifier.core.clock.now().saturating_add(ms.min(PAUSE_MS_MAX));
-    notifier.webhook_rests_until.fetch_max(until, Ordering::Relaxed);
+    notifier.webhook_paused_until.fetch_max(until, Ordering::Relaxed);
 }
 
-/// Lines that can be told now, each with what it tells.
+/// Claims lines that are due, and reads their notifications.
 async fn claim(
     core: &Core,
     webhook: &Webhook,
@@ -85,32 +86,32 @@ async fn claim(
             continue;
         }
         let ids: Vec<Uuid> = lines.iter().filter_map(notification_of).collect();
-        let mut known = core.catalog.notifications_by_id(&ids).await?;
-        let (mut told, mut forgotten) = (Vec::with_capacity(lines.len()), Vec::new());
+        let mut notifications = core.catalog.notifications_by_id(&ids).await?;
+        let (mut found, mut missing) = (Vec::with_capacity(lines.len()), Vec::new());
         for line in lines {
-            let at = notification_of(&line).and_then(|id| known.iter().position(|known| known.id == id));
+            let at = notification_of(&line).and_then(|id| notifications.iter().position(|one| one.id == id));
             match at {
-                Some(at) => told.push((line, known.swap_remove(at))),
-                None => forgotten.push(line),
+                Some(at) => found.push((line, notifications.swap_remove(at))),
+                None => missing.push(line),
             }
         }
-        if !forgotten.is_empty() {
+        if !missing.is_empty() {
             tracing::error!(
                 job = "webhook",
-                lines = forgotten.len(),
-                "notices were forgotten before they were told"
+                lines = missing.len(),
+                "notifications expired before they were sent"
             );
-            drop_lines(core, forgotten, Delivery::Dropped).await?;
+            drop_lines(core, missing, Delivery::Dropped).await?;
         }
-        if !told.is_empty() {
-            return Ok(told);
+        if !found.is_empty() {
+            return Ok(found);
         }
     }
 }
 
 fn notification_of(line: &OutboxLine) -> Option<Uuid> {
     match line.payload {
-        OutboxPayload::Notice { notification, .. } => Some(notification),
+        OutboxPayload::Notification { notification, .. } => Some(notification),
         OutboxPayload::Refund { .. }
         | OutboxPayload::Check { .. }
         | OutboxPayload::Alert { .. }
@@ -123,8 +124,8 @@ async fn drop_lines(core: &Core, lines: Vec<OutboxLine>, outcome: Delivery) -> R
     core.catalog.outbox_delivered(lines.into_iter().map(|line| line.id).collect()).await
 }
 
-/// True if it has arrived.
-async fn tell(
+/// Returns true if it arrived.
+async fn send(
     notifier: &Notifier,
     webhook: &Webhook,
     (line, notification): (OutboxLine, Notification),
@@ -137,7 +138,7 @@ async fn tell(
         body: body(&notification).to_string(),
     };
     let outcome = webhook.send(&message).await;
-    learn(notifier, &outcome);
+    pause_if_needed(notifier, &outcome);
     let error = match outcome {
         Ok(()) => {
             metric::deliveries(Destination::Webhook, Delivery::Delivered, 1);
@@ -152,42 +153,42 @@ async fn tell(
         Err(error) => error,
     };
     let (kind, id, host) = (&notification.kind, notification.id, webhook.endpoint().host());
-    match fate(line.created_at, line.attempts, &error, core.clock.now(), rand::random()) {
-        Fate::AgainAt(at) => {
+    match after_failure(line.created_at, line.attempts, &error, core.clock.now(), rand::random()) {
+        RetryDecision::RetryAt(at) => {
             metric::deliveries(Destination::Webhook, Delivery::Failed, 1);
             tracing::warn!(job = "webhook", host, notificationId = %id, kind, attempt = line.attempts + 1,
-                error = %error, "a notice did not arrive and is told again later");
+                error = %error, "cannot send a notification, it will be retried");
             core.catalog.delay_outbox(vec![line.id], &error.to_string(), at).await?;
         }
-        Fate::GivenUp => {
+        RetryDecision::GiveUp => {
             tracing::error!(job = "webhook", host, notificationId = %id, kind, attempt = line.attempts + 1,
-                error = %error, "a notice is given up: the webhook has not taken it for three days");
+                error = %error, "a notification was given up after three days (WEBHOOK_URL)");
             drop_lines(core, vec![line], Delivery::GivenUp).await?;
         }
     }
     Ok(false)
 }
 
-/// Whether the endpoint as a whole is to be left alone.
-fn learn(notifier: &Notifier, outcome: &Result<(), SendError>) {
+/// Pauses all messages if the endpoint does not answer or is rate limited.
+fn pause_if_needed(notifier: &Notifier, outcome: &Result<(), SendError>) {
     let unanswered = &notifier.unanswered;
     match outcome {
-        Err(SendError::Unanswered(_) | SendError::Private) => {
+        Err(SendError::NoAnswer(_) | SendError::PrivateAddress) => {
             if unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= UNANSWERED_MAX {
                 unanswered.store(0, Ordering::Relaxed);
-                rest(notifier, AWAY_REST_MS);
+                pause(notifier, UNANSWERED_PAUSE_MS);
             }
         }
-        Err(SendError::TooMany { retry_after }) => {
+        Err(SendError::RateLimited { retry_after }) => {
             unanswered.store(0, Ordering::Relaxed);
             let asked = retry_after.map(|wait| i64::try_from(wait.as_millis()).unwrap_or(i64::MAX));
-            rest(notifier, asked.unwrap_or(BUSY_REST_MS));
+            pause(notifier, asked.unwrap_or(RATE_LIMIT_PAUSE_MS));
         }
         Ok(()) | Err(SendError::Gone | SendError::Refused { .. }) => unanswered.store(0, Ordering::Relaxed),
     }
 }
 
-/// The same bytes at every attempt: what they are made of does not change.
+/// The body is the same at every attempt, because a notification never changes.
 fn body(notification: &Notification) -> Value {
     let mut data = match serde_json::from_str(&notification.data) {
         Ok(Value::Object(data)) => data,
@@ -207,12 +208,12 @@ fn body(notification: &Notification) -> Value {
     json!({ "type": notification.kind, "timestamp": rfc3339(notification.created_at), "data": data })
 }
 
-/// Of this very URL: another begins enabled.
+/// The fact is per URL, so a new URL starts enabled.
 fn disabled_fact(endpoint: &Endpoint) -> String {
     format!("webhook_disabled_{}", to_hex(&Sha256::digest(endpoint.url())[..16]))
 }
 
-/// When the receiver said that it wants no more, if it did.
+/// When the receiver answered 410 Gone, if it did.
 pub async fn disabled_since(catalog: &Catalog, endpoint: &Endpoint) -> Result<Option<UnixMs>, CatalogError> {
     let fact = catalog.fact(&disabled_fact(endpoint)).await?;
     Ok(fact.and_then(|since| since.parse().ok()))
@@ -224,15 +225,15 @@ async fn disable(core: &Core, endpoint: &Endpoint) -> Result<(), CatalogError> {
         tracing::error!(
             job = "webhook",
             host = endpoint.host(),
-            "WEBHOOK_URL: the receiver answers 410 Gone, and nothing more is sent there until the URL is changed or \
-             `wharfinger doctor --enable-webhook` has been run"
+            "webhook disabled, the receiver answered 410 Gone: change WEBHOOK_URL, or run `wharfinger doctor \
+             --enable-webhook`"
         );
     }
     metric::webhook_disabled(true);
     Ok(())
 }
 
-/// A person says that the receiver wants to be told again.
+/// For `doctor --enable-webhook`.
 pub async fn enable(catalog: &Catalog, endpoint: &Endpoint) -> Result<(), CatalogError> {
     catalog.set_fact(&disabled_fact(endpoint), "").await
 }

@@ -40,12 +40,12 @@ pub async fn recover(
     core: &Core,
     catalog: &Catalog,
     files: Vec<FileId>,
-    of: RecoveryTrigger,
+    trigger: RecoveryTrigger,
     actor: &str,
 ) -> Result<Outcomes<FileId, (FileId, RecoveryOutcome)>, VerbError> {
     let recover = |files| {
         let (actor, plan, now) = (actor.to_owned(), core.plan.clone(), core.clock.now());
-        catalog.recover(Recovery { files, of, actor, plan, now })
+        catalog.recover(Recovery { files, trigger, actor, plan, now })
     };
     let outcomes = bisect(core, files, recover).await?;
     for (file, recovered) in &outcomes.done {

@@ -100,7 +100,7 @@ async fn operators_hear_once_of_deletes_that_are_given_up(database: Database) {
         server.settle().await;
     }
     let [said] = &texts(&slack)[..] else { panic!("{:?}", texts(&slack)) };
-    assert!(said.contains("2 deletes were refused too often") && said.contains("uploads/t/u/"), "{said}");
+    assert!(said.contains("refused too often: 2.") && said.contains("uploads/t/u/"), "{said}");
 }
 
 on_each_database!(

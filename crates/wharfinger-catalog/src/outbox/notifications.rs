@@ -1,5 +1,5 @@
-//! What owners are told, written in the transaction of what happened, with a line in the outbox for everybody else who
-//! is to hear of it.
+//! Notifications of owners, written in the transaction that causes them. The webhook and Slack get a line in the outbox
+//! each.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::OutboxTargets;
 use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
-use crate::files::batches::Totals;
+use crate::files::batches::BatchTotals;
 use crate::fresh_id;
 use crate::outbox::lines::{self, NewLine, OutboxPayload};
 use crate::unreadable::{SPARE_ROWS, Table};
@@ -35,9 +35,9 @@ pub struct Notification {
     pub created_at: UnixMs,
 }
 
-/// What somebody is about to be told.
+/// A notification that is not written yet.
 #[derive(Clone, Debug)]
-pub(crate) struct NewNotice {
+pub(crate) struct NewNotification {
     pub(crate) id: Uuid,
     pub(crate) tenant: TenantId,
     pub(crate) user: UserId,
@@ -47,17 +47,17 @@ pub(crate) struct NewNotice {
     pub(crate) message: String,
     pub(crate) data: Value,
     pub(crate) at: UnixMs,
-    /// What is told of one subject arrives in the order of its places.
+    /// Messages about one subject are delivered in the order of their places.
     pub(crate) subject: String,
     pub(crate) place: i64,
-    /// For operators, where it concerns them.
+    /// The text of an alert for operators, if there is one.
     pub(crate) alert: Option<String>,
 }
 
-impl NewNotice {
-    /// Of a file: its versions are the places.
-    fn of_file(id: Uuid, file: &File, kind: &'static str, message: String, data: Value) -> NewNotice {
-        NewNotice {
+impl NewNotification {
+    /// About a file. Its version is the place.
+    fn of_file(id: Uuid, file: &File, kind: &'static str, message: String, data: Value) -> NewNotification {
+        NewNotification {
             id,
             tenant: file.tenant.clone(),
             user: file.user.clone(),
@@ -73,10 +73,10 @@ impl NewNotice {
         }
     }
 
-    pub(crate) fn of_change(id: Uuid, change: &Change, notice: FileNotification) -> NewNotice {
+    pub(crate) fn of_change(id: Uuid, change: &Change, notification: FileNotification) -> NewNotification {
         let file = &change.after;
         let reason = change.history.last().map_or("", |step| step.reason.as_str());
-        let (message, data) = match notice {
+        let (message, data) = match notification {
             FileNotification::Ready => (format!("{} is ready.", file.name), json!({})),
             FileNotification::Failed | FileNotification::GivenUp => (
                 format!("{} could not be processed: {reason}.", file.name),
@@ -102,18 +102,26 @@ impl NewNotice {
                 (format!("{} has been quarantined: {reason}.", file.name), json!({ "reason": reason }))
             }
         };
-        let told = NewNotice::of_file(id, file, notice.as_str(), message, data);
-        match notice {
-            FileNotification::Quarantined => told.alarming("quarantined", reason),
-            FileNotification::GivenUp => told.alarming("given up", reason),
-            FileNotification::Ready | FileNotification::Failed | FileNotification::DeletionWarning | FileNotification::CleanedUp => told,
+        let new = NewNotification::of_file(id, file, notification.as_str(), message, data);
+        match notification {
+            FileNotification::Quarantined => new.with_alert("was quarantined", reason),
+            FileNotification::GivenUp => new.with_alert("failed permanently", reason),
+            FileNotification::Ready
+            | FileNotification::Failed
+            | FileNotification::DeletionWarning
+            | FileNotification::CleanedUp => new,
         }
     }
 
-    /// A batch whose time was over.
-    pub(crate) fn of_expired_batch(id: Uuid, batch: &Batch, totals: &Totals, now: UnixMs) -> NewNotice {
+    /// About an expired batch.
+    pub(crate) fn of_expired_batch(
+        id: Uuid,
+        batch: &Batch,
+        totals: &BatchTotals,
+        now: UnixMs,
+    ) -> NewNotification {
         let (confirmed, removed) = (totals.confirmed, totals.unconfirmed);
-        NewNotice {
+        NewNotification {
             id,
             tenant: batch.tenant.clone(),
             user: batch.user.clone(),
@@ -121,11 +129,11 @@ impl NewNotice {
             file: None,
             batch: Some(batch.id.to_string()),
             message: format!(
-                "A batch of uploads was not completed in time: {removed} of its files were not confirmed and are \
-                 removed, {confirmed} stay."
+                "A batch of uploads was not completed in time. {removed} unconfirmed files are removed, {confirmed} \
+                 confirmed files stay."
             ),
             data: json!({
-                "reason": "the time of the batch was over",
+                "reason": "the batch has expired",
                 "confirmedFiles": confirmed,
                 "removedFiles": removed,
                 "sizeReclaimed": totals.unconfirmed_bytes,
@@ -137,10 +145,10 @@ impl NewNotice {
         }
     }
 
-    /// Operators are told as well.
-    fn alarming(mut self, what: &str, reason: &str) -> NewNotice {
+    /// Also alerts operators.
+    fn with_alert(mut self, event: &str, reason: &str) -> NewNotification {
         let (id, name) = self.file.clone().unwrap_or_default();
-        self.alert = Some(format!("{name} of tenant {} was {what}: {reason} (file {id})", self.tenant));
+        self.alert = Some(format!("{name} of tenant {} {event}: {reason} (file {id})", self.tenant));
         self
     }
 }
@@ -150,30 +158,30 @@ pub(crate) fn rfc3339(at: UnixMs) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-const NOTICE_COLUMNS: usize = 10;
+const NOTIFICATION_COLUMNS: usize = 10;
 
-/// Writes all of them, each with its lines for whoever else is told.
+/// Writes notifications, each with its lines in the outbox.
 pub(crate) async fn insert(
     tx: &mut Tx<'_>,
-    notices: &[NewNotice],
+    notifications: &[NewNotification],
     targets: OutboxTargets,
 ) -> Result<(), CatalogError> {
-    for notices in notices.chunks(tx.dialect().rows_max()) {
+    for notifications in notifications.chunks(tx.dialect().rows_max()) {
         let mut args = Vec::new();
-        let mut rows = Vec::with_capacity(notices.len());
-        for notice in notices {
-            rows.push(format!("({})", places(args.len() + 1, NOTICE_COLUMNS)));
+        let mut rows = Vec::with_capacity(notifications.len());
+        for notification in notifications {
+            rows.push(format!("({})", places(args.len() + 1, NOTIFICATION_COLUMNS)));
             args.extend(args![
-                notice.id.to_string(),
-                notice.tenant.as_str(),
-                notice.user.as_str(),
-                notice.kind,
-                notice.file.as_ref().map(|(id, _)| id.as_str()),
-                notice.file.as_ref().map(|(_, name)| name.as_str()),
-                notice.batch.as_deref(),
-                notice.message.as_str(),
-                notice.data.to_string(),
-                notice.at,
+                notification.id.to_string(),
+                notification.tenant.as_str(),
+                notification.user.as_str(),
+                notification.kind,
+                notification.file.as_ref().map(|(id, _)| id.as_str()),
+                notification.file.as_ref().map(|(_, name)| name.as_str()),
+                notification.batch.as_deref(),
+                notification.message.as_str(),
+                notification.data.to_string(),
+                notification.at,
             ]);
         }
         let sql = format!(
@@ -183,37 +191,40 @@ pub(crate) async fn insert(
         );
         tx.run_built(sql, args).await?;
     }
-    let outbound: Vec<(&NewNotice, OutboxPayload)> =
-        notices.iter().flat_map(|notice| notice.outbound(targets).map(move |payload| (notice, payload))).collect();
+    let outbound: Vec<(&NewNotification, OutboxPayload)> = notifications
+        .iter()
+        .flat_map(|notification| notification.outbound(targets).map(move |payload| (notification, payload)))
+        .collect();
     let lines: Vec<NewLine<'_>> = outbound
         .iter()
-        .map(|(notice, payload)| NewLine { tenant: &notice.tenant, payload, at: notice.at })
+        .map(|(notification, payload)| NewLine { tenant: &notification.tenant, payload, at: notification.at })
         .collect();
     lines::insert_all(tx, &lines).await
 }
 
-/// What the owners of changed files are told.
+/// Writes the notifications that changes of files cause.
 pub(crate) async fn changed(
     tx: &mut Tx<'_>,
     changes: &[&Change],
     targets: OutboxTargets,
 ) -> Result<(), CatalogError> {
-    let told = |change: &&Change| {
-        let notice = change.notification?;
-        Some(NewNotice::of_change(fresh_id(change.after.updated_at), change, notice))
+    let new = |change: &&Change| {
+        let notification = change.notification?;
+        Some(NewNotification::of_change(fresh_id(change.after.updated_at), change, notification))
     };
-    insert(tx, &changes.iter().filter_map(told).collect::<Vec<_>>(), targets).await
+    insert(tx, &changes.iter().filter_map(new).collect::<Vec<_>>(), targets).await
 }
 
-impl NewNotice {
+impl NewNotification {
     fn outbound(&self, targets: OutboxTargets) -> impl Iterator<Item = OutboxPayload> {
-        let notice = targets.webhook.then(|| OutboxPayload::Notice {
+        let notification = targets.webhook.then(|| OutboxPayload::Notification {
             notification: self.id,
             subject: self.subject.clone(),
             place: self.place,
         });
-        let alert = self.alert.clone().filter(|_| targets.slack).map(|message| OutboxPayload::Alert { message });
-        notice.into_iter().chain(alert)
+        let alert =
+            self.alert.clone().filter(|_| targets.slack).map(|message| OutboxPayload::Alert { message });
+        notification.into_iter().chain(alert)
     }
 }
 
@@ -234,25 +245,25 @@ pub(crate) fn decode(row: &Row) -> Result<Notification, CatalogError> {
     })
 }
 
-struct ForgetOld {
+struct PurgeNotifications {
     before: UnixMs,
     limit: usize,
 }
 
-impl Write for ForgetOld {
+impl Write for PurgeNotifications {
     type Answer = u64;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
-        // Ids begin with their time: the oldest are the first of the primary key.
+        // Ids begin with their time, so the primary key finds the oldest.
         let first_kept = Uuid::from_u128(u128::from(u64::try_from(self.before).unwrap_or(0)) << 80);
-        let gone = tx
+        let deleted = tx
             .run(
                 "DELETE FROM notifications WHERE id IN (SELECT id FROM notifications WHERE id < $1 \
                  AND created_at < $2 ORDER BY id LIMIT $3)",
                 args![first_kept.to_string(), self.before, self.limit as i64],
             )
             .await?;
-        Ok(TxOutcome::Commit(gone))
+        Ok(TxOutcome::Commit(deleted))
     }
 }
 
@@ -278,7 +289,7 @@ impl Catalog {
         Ok(self.readable_page(Table::Notifications, &rows, limit, decode).await)
     }
 
-    /// Those of these that are still known, in no order.
+    /// Those of these notifications that still exist, in no order.
     pub async fn notifications_by_id(&self, ids: &[Uuid]) -> Result<Vec<Notification>, CatalogError> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -290,8 +301,8 @@ impl Catalog {
         Ok(self.readable(Table::Notifications, "id", &rows, decode).await)
     }
 
-    /// Forgets the oldest of what was told before; answers how many.
+    /// Deletes the oldest notifications from before a time; returns how many.
     pub async fn purge_notifications(&self, before: UnixMs, limit: usize) -> Result<u64, CatalogError> {
-        self.write(ForgetOld { before, limit }).await
+        self.write(PurgeNotifications { before, limit }).await
     }
 }
