@@ -100,7 +100,7 @@ pub struct ClaimedCleanup {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CleanupOutcome {
     /// The store reports the object as deleted or missing.
-    Gone,
+    Deleted,
     /// The store refused this delete: counts as an attempt.
     Refused { error: String, retry_at: UnixMs },
     /// The store did not answer: does not count as an attempt.
@@ -191,7 +191,7 @@ impl Write for RecordOutcomes {
         let finished: Vec<&ClaimedCleanup> = self
             .outcomes
             .iter()
-            .filter(|(claim, outcome)| *outcome == CleanupOutcome::Gone && claim.finish_at <= self.now)
+            .filter(|(claim, outcome)| *outcome == CleanupOutcome::Deleted && claim.finish_at <= self.now)
             .map(|(claim, _)| claim)
             .collect();
         if !finished.is_empty() {
@@ -206,9 +206,9 @@ impl Write for RecordOutcomes {
         }
         for (claim, outcome) in &self.outcomes {
             let (attempts, error, due_at) = match outcome {
-                CleanupOutcome::Gone if claim.finish_at <= self.now => continue,
+                CleanupOutcome::Deleted if claim.finish_at <= self.now => continue,
                 // Deleted, but an upload URL is still valid: delete once more when it has expired.
-                CleanupOutcome::Gone => (0, None, claim.finish_at),
+                CleanupOutcome::Deleted => (0, None, claim.finish_at),
                 CleanupOutcome::Refused { error, retry_at } => {
                     (claim.attempts.saturating_add(1), Some(error), *retry_at)
                 }

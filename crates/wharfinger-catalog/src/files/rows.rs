@@ -75,11 +75,11 @@ pub(crate) fn decode(row: &Row) -> Result<File, CatalogError> {
     })
 }
 
-/// When an unconfirmed upload is abandoned: it is in no active batch, it has not changed since `quiet_since`, and a transfer
+/// When an unconfirmed upload is abandoned: it is in no active batch, it has not changed since `unchanged_since`, and a transfer
 /// of its size at `min_rate_bytes` per second would be over.
 #[derive(Clone, Copy, Debug)]
 pub struct AbandonedRule {
-    pub quiet_since: UnixMs,
+    pub unchanged_since: UnixMs,
     pub now: UnixMs,
     pub min_rate_bytes: i64,
 }
@@ -236,7 +236,7 @@ impl Catalog {
                         is_abandoned!(),
                         " AND (next_check_at, id) > ($4, $5) ORDER BY next_check_at, id LIMIT $6"
                     ),
-                    args![by.quiet_since, by.now, by.min_rate_bytes, at, id.as_str(), limit as i64],
+                    args![by.unchanged_since, by.now, by.min_rate_bytes, at, id.as_str(), limit as i64],
                 )
                 .await?;
             drop(reader);

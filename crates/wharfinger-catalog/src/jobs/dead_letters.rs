@@ -59,7 +59,7 @@ struct Redrive {
 pub enum RedriveOutcome {
     Done,
     /// The dead letter or its file does not exist any more.
-    Gone,
+    NotFound,
     /// It has reached the limit of redrives.
     TooOften,
 }
@@ -71,10 +71,10 @@ impl Write for Redrive {
         let files = locks::lock_files(tx, &[self.letter.file]).await?;
         let Some(file) = files.readable.into_values().next().filter(|file| file.status == Status::Failed)
         else {
-            return Ok(TxOutcome::Rollback(RedriveOutcome::Gone));
+            return Ok(TxOutcome::Rollback(RedriveOutcome::NotFound));
         };
         let Some(redrives) = lock(tx, self.letter.job).await? else {
-            return Ok(TxOutcome::Rollback(RedriveOutcome::Gone));
+            return Ok(TxOutcome::Rollback(RedriveOutcome::NotFound));
         };
         if self.redrives_max.is_some_and(|max| redrives >= i64::from(max)) {
             return Ok(TxOutcome::Rollback(RedriveOutcome::TooOften));

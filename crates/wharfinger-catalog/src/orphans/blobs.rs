@@ -388,7 +388,7 @@ impl Catalog {
         scope: &Scope,
         by: AbandonedRule,
     ) -> Result<(u64, Option<UnixMs>), CatalogError> {
-        let mut args = args![by.quiet_since, by.now, by.min_rate_bytes, COUNTED_MAX as i64];
+        let mut args = args![by.unchanged_since, by.now, by.min_rate_bytes, COUNTED_MAX as i64];
         let owned = scope.condition(&mut args);
         let sql = format!(
             "SELECT COUNT(*) AS count, MIN(created_at) AS oldest FROM (SELECT created_at FROM files WHERE {} {owned} \

@@ -44,11 +44,11 @@ pub(super) async fn a_cleanup_is_done_when_its_bytes_are_gone(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &REFUSING).await;
     let claim = claimed_at(db, DELETED).await;
     assert_eq!(
-        settled(db, &claim, CleanupOutcome::Gone, DELETED).await,
+        settled(db, &claim, CleanupOutcome::Deleted, DELETED).await,
         CleanupTotals { done: 1, ..NOTHING }
     );
     assert_eq!(pending(db).await, []);
-    assert_eq!(settled(db, &claim, CleanupOutcome::Gone, DELETED).await, NOTHING, "it is done once");
+    assert_eq!(settled(db, &claim, CleanupOutcome::Deleted, DELETED).await, NOTHING, "it is done once");
     assert_eq!(db.catalog.record_cleanup_outcomes(Vec::new(), DELETED).await.expect("settled"), NOTHING);
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn a_cleanup_is_done_when_its_bytes_are_gone(db: &TestDb) {
 pub(super) async fn bytes_are_deleted_again_after_the_url_expires(db: &TestDb) {
     deleted(&db.catalog, ADA, 10, &POLICY).await;
     let first = claimed_at(db, DELETED).await;
-    assert_eq!(settled(db, &first, CleanupOutcome::Gone, URL_DEAD_AT - 1).await, NOTHING);
+    assert_eq!(settled(db, &first, CleanupOutcome::Deleted, URL_DEAD_AT - 1).await, NOTHING);
     let row = pending(db).await.remove(0);
     assert_eq!((row.attempts, row.last_error, row.last_attempt_at), (0, None, Some(URL_DEAD_AT - 1)));
     assert_eq!(next(db).await, Some(URL_DEAD_AT));
@@ -69,7 +69,7 @@ pub(super) async fn bytes_are_deleted_again_after_the_url_expires(db: &TestDb) {
     let second = claimed_at(db, URL_DEAD_AT).await;
     assert_eq!((second.id, second.token), (first.id, 2));
     assert_eq!(
-        settled(db, &second, CleanupOutcome::Gone, URL_DEAD_AT).await,
+        settled(db, &second, CleanupOutcome::Deleted, URL_DEAD_AT).await,
         CleanupTotals { done: 1, ..NOTHING }
     );
     assert_eq!(pending(db).await, []);
@@ -100,7 +100,7 @@ pub(super) async fn refusals_spend_attempts_until_the_cleanup_is_exhausted(db: &
     assert_eq!(settled(db, &claim, refused(now + SECOND), now).await, again);
     assert_eq!(next(db).await, Some(now + EXHAUSTED_RETRY_MS));
     let claim = claimed_at(db, now + EXHAUSTED_RETRY_MS).await;
-    let done = settled(db, &claim, CleanupOutcome::Gone, now + EXHAUSTED_RETRY_MS).await;
+    let done = settled(db, &claim, CleanupOutcome::Deleted, now + EXHAUSTED_RETRY_MS).await;
     assert_eq!(done, CleanupTotals { done: 1, ..NOTHING });
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn an_exhausted_cleanup_that_succeeds_is_no_longer_exhausted(db
     }
     assert_eq!(db.catalog.retry_cleanups_now(&Scope::All, DELETED + 9).await.expect("done"), 1);
     let claim = claimed_at(db, DELETED + 9).await;
-    assert_eq!(settled(db, &claim, CleanupOutcome::Gone, DELETED + 9).await, NOTHING);
+    assert_eq!(settled(db, &claim, CleanupOutcome::Deleted, DELETED + 9).await, NOTHING);
     let counts = db.catalog.cleanup_counts(&Scope::All).await.expect("read");
     assert_eq!((counts.pending, counts.exhausted), (1, 0));
     assert_eq!(next(db).await, Some(URL_DEAD_AT));
@@ -139,13 +139,13 @@ pub(super) async fn an_old_claim_changes_no_cleanup(db: &TestDb) {
     let new = claimed_at(db, DELETED + LEASE).await;
     let before = db.dump().await;
     for now in [DELETED + LEASE, URL_DEAD_AT] {
-        for outcome in [CleanupOutcome::Gone, refused(now), store_down(now)] {
+        for outcome in [CleanupOutcome::Deleted, refused(now), store_down(now)] {
             assert_eq!(settled(db, &old, outcome.clone(), now).await, NOTHING, "{outcome:?}");
             assert_eq!(db.dump().await, before, "{outcome:?}");
         }
     }
     assert_eq!(
-        settled(db, &new, CleanupOutcome::Gone, URL_DEAD_AT).await,
+        settled(db, &new, CleanupOutcome::Deleted, URL_DEAD_AT).await,
         CleanupTotals { done: 1, ..NOTHING }
     );
 }
@@ -159,11 +159,11 @@ pub(super) async fn each_cleanup_of_a_batch_has_its_own_outcome(db: &TestDb) {
     claims.sort_by_key(|claim| claim.finish_at);
     let stale = ClaimedCleanup { token: 9, ..claims[3].clone() };
     let outcomes = vec![
-        (claims[0].clone(), CleanupOutcome::Gone),
+        (claims[0].clone(), CleanupOutcome::Deleted),
         (claims[1].clone(), refused(DELETED + 7)),
         (claims[2].clone(), store_down(DELETED + 8)),
-        (stale, CleanupOutcome::Gone),
-        (claims[4].clone(), CleanupOutcome::Gone),
+        (stale, CleanupOutcome::Deleted),
+        (claims[4].clone(), CleanupOutcome::Deleted),
     ];
     let outcome = db.catalog.record_cleanup_outcomes(outcomes, DELETED).await.expect("settled");
     assert_eq!(outcome, CleanupTotals { done: 1, failed: 2, ..NOTHING });
@@ -220,5 +220,5 @@ pub(super) async fn failed_cleanups_are_retried_now_by_scope(db: &TestDb) {
     );
     assert_eq!(retried(Scope::All).await, 2, "a leased cleanup is not changed");
     assert_eq!(due().await.len(), 2);
-    assert_eq!(settled(db, &first[0], CleanupOutcome::Gone, at).await, CleanupTotals { done: 1, ..NOTHING });
+    assert_eq!(settled(db, &first[0], CleanupOutcome::Deleted, at).await, CleanupTotals { done: 1, ..NOTHING });
 }

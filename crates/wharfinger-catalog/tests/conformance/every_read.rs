@@ -98,7 +98,7 @@ async fn counts(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
     for scope in scopes {
         catalog.count_stuck(scope, now).await.expect("read");
         meter.record("count_stuck");
-        let abandoned = AbandonedRule { quiet_since: now, now, min_rate_bytes: 1 };
+        let abandoned = AbandonedRule { unchanged_since: now, now, min_rate_bytes: 1 };
         catalog.count_abandoned(scope, abandoned).await.expect("read");
         meter.record("count_abandoned");
         catalog.cleanup_counts(scope).await.expect("read");

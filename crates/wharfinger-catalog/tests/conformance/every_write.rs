@@ -351,7 +351,7 @@ async fn cleanups(failing: &mut FailingCatalog<'_>) {
         .await;
     let retry_at = now + HOUR;
     let outcomes = [
-        CleanupOutcome::Gone,
+        CleanupOutcome::Deleted,
         CleanupOutcome::Refused { error: "no".into(), retry_at },
         CleanupOutcome::StoreDown { error: "away".into(), retry_at },
     ];

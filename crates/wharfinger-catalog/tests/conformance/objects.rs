@@ -44,7 +44,7 @@ pub(super) async fn late_bytes_get_a_cleanup(db: &TestDb) {
     assert_eq!(before.len(), 1);
     db.catalog.repeat_cleanup(file.clone(), cleanup.clone(), NOW + SECOND).await.expect("written");
     let gone = |claims: Vec<wharfinger_catalog::ClaimedCleanup>| {
-        let outcome = wharfinger_catalog::CleanupOutcome::Gone;
+        let outcome = wharfinger_catalog::CleanupOutcome::Deleted;
         claims.into_iter().map(|claim| (claim, outcome.clone())).collect::<Vec<_>>()
     };
     let settled = db.catalog.record_cleanup_outcomes(gone(before), NOW + SECOND).await.expect("settled");
@@ -80,14 +80,14 @@ pub(super) async fn late_bytes_get_a_cleanup_while_another_one_ends(db: &TestDb)
         let claimed =
             db.catalog.claim_cleanups(&Scope::All, NOW + SECOND, 10, SECOND).await.expect("claimed");
         assert_eq!(claimed.len(), 1);
-        let gone = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
+        let gone = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Deleted)).collect();
         let settle = db.catalog.record_cleanup_outcomes(gone, NOW + HOUR);
         let (settled, again) = tokio::join!(settle, another.repeat_cleanup(file, cleanup, NOW + SECOND));
         settled.expect("settled");
         again.expect("answered");
         assert_eq!(db.catalog.due_cleanups(NOW + HOUR).await.expect("counted"), 1);
         let left = db.catalog.claim_cleanups(&Scope::All, NOW + HOUR, 10, SECOND).await.expect("claimed");
-        let gone = left.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
+        let gone = left.into_iter().map(|claim| (claim, CleanupOutcome::Deleted)).collect();
         db.catalog.record_cleanup_outcomes(gone, NOW + 2 * HOUR).await.expect("settled");
         assert_eq!(db.sql("DELETE FROM pending_cleanups").await, 0);
     }

@@ -160,7 +160,7 @@ pub(super) async fn an_orphan_has_one_cleanup_and_is_removed_with_it(db: &TestDb
     assert_eq!(of[1].1.as_ref().map(|tenant| tenant.as_str()), Some("harbour"));
     let refused = CleanupOutcome::Refused { error: "no".into(), retry_at: NOW + SECOND };
     let (gone, kept): (Vec<_>, Vec<_>) = claims.into_iter().partition(|claim| claim.key.as_str() == STRAY);
-    let outcomes = gone.into_iter().map(|claim| (claim, CleanupOutcome::Gone));
+    let outcomes = gone.into_iter().map(|claim| (claim, CleanupOutcome::Deleted));
     let outcomes = outcomes.chain(kept.into_iter().map(|claim| (claim, refused.clone()))).collect::<Vec<_>>();
     let settled = db.catalog.record_cleanup_outcomes(outcomes.clone(), NOW).await.expect("settled");
     assert_eq!((settled.done, settled.failed, settled.orphans), (1, 1, 1));

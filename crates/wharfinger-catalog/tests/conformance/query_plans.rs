@@ -324,7 +324,7 @@ async fn loops(catalog: &Catalog, meter: &Meter) {
         catalog.files_to_check(status, now, None, 10).await.expect("read");
         meter.record("files_to_check");
     }
-    let abandoned = AbandonedRule { quiet_since: now, now, min_rate_bytes: 1 };
+    let abandoned = AbandonedRule { unchanged_since: now, now, min_rate_bytes: 1 };
     catalog.abandoned_uploads(abandoned, None, 10).await.expect("read");
     meter.record("abandoned_uploads");
     catalog.files_failed_by(now, None, 10).await.expect("read");

@@ -259,7 +259,7 @@ pub(super) async fn a_job_without_attempts_left_becomes_a_dead_letter(db: &TestD
     );
     assert_eq!(
         db.catalog.redrive(letter.clone(), "ada", &plan(), None, LATER).await.expect("answered"),
-        RedriveOutcome::Gone
+        RedriveOutcome::NotFound
     );
     assert!(!db.catalog.discard(letter.clone(), "ada", LATER).await.expect("answered"), "it lives again");
     let held = claimed(db, Stage::Scan, LATER).await;

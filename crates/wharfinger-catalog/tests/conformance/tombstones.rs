@@ -20,7 +20,7 @@ async fn assert_not_purged(db: &TestDb, file: &File) {
 /// Finishes the cleanup of the file.
 async fn clean_up(db: &TestDb, now: UnixMs) {
     let claimed = db.catalog.claim_cleanups(&Scope::All, now, 10, HOUR).await.expect("claimed");
-    let outcomes = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Gone)).collect();
+    let outcomes = claimed.into_iter().map(|claim| (claim, CleanupOutcome::Deleted)).collect();
     let settled = db.catalog.record_cleanup_outcomes(outcomes, now).await.expect("settled");
     assert_eq!(settled, CleanupTotals { done: 1, ..CleanupTotals::default() });
 }

@@ -125,7 +125,7 @@ pub(super) async fn unreadable_rows_do_not_stop_lists_and_sweeps(db: &TestDb) {
     let other = registered(&db.catalog, ADA, 10).await;
     let due = db.catalog.files_to_check(Status::Registered, late, None, 10).await.expect("read");
     assert_eq!(due.iter().map(|(_, id)| *id).collect::<Vec<_>>(), [other.id]);
-    let abandoned = AbandonedRule { quiet_since: late, now: late, min_rate_bytes: 1 };
+    let abandoned = AbandonedRule { unchanged_since: late, now: late, min_rate_bytes: 1 };
     let found = db.catalog.abandoned_uploads(abandoned, None, 10).await.expect("read");
     assert_eq!(found.iter().map(|(_, id)| *id).collect::<Vec<_>>(), [other.id]);
 
@@ -193,7 +193,7 @@ pub(super) async fn rows_after_a_page_of_unreadable_rows_are_found(db: &TestDb) 
         let due = catalog.files_to_check(status, NOW, None, 1).await.expect("read");
         assert_eq!(due, [(2, if status == Status::Queued { stuck } else { good.id })]);
     }
-    let abandoned = AbandonedRule { quiet_since: NOW, now: NOW, min_rate_bytes: 1 };
+    let abandoned = AbandonedRule { unchanged_since: NOW, now: NOW, min_rate_bytes: 1 };
     assert_eq!(catalog.abandoned_uploads(abandoned, None, 1).await.expect("read"), [(2, good.id)]);
     assert_eq!(catalog.files_failed_by(NOW, None, 1).await.expect("read"), [(2, failed)]);
     let overdue = catalog.stuck_files(&Scope::All, (NOW, NOW), None, 1).await.expect("read");

@@ -31,7 +31,7 @@ pub async fn redrive(core: &Core, caller: &Caller, job: JobId) -> Result<DeadLet
         core.catalog.redrive(letter.clone(), &caller.actor(), &core.plan, redrives_max, now).await?;
     match redriven {
         RedriveOutcome::Done => {}
-        RedriveOutcome::Gone => return Err(VerbError::NotFound),
+        RedriveOutcome::NotFound => return Err(VerbError::NotFound),
         RedriveOutcome::TooOften => return Err(VerbError::RedriveLimit(REDRIVES_OF_OWNER_MAX)),
     }
     tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "redriven", "dead letter redriven");

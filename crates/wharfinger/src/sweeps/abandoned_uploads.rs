@@ -31,7 +31,7 @@ pub struct Outcome {
 pub fn abandoned(core: &Core) -> AbandonedRule {
     let now = core.clock.now();
     AbandonedRule {
-        quiet_since: now.saturating_sub(core.settings.sweeps.abandoned_after_ms),
+        unchanged_since: now.saturating_sub(core.settings.sweeps.abandoned_after_ms),
         now,
         min_rate_bytes: i64::try_from(core.settings.upload_min_rate_bytes).unwrap_or(i64::MAX).max(1),
     }
@@ -44,7 +44,7 @@ pub(super) async fn run(
 ) -> Result<(), VerbError> {
     let core = &uploads.core;
     let by = abandoned(core);
-    let rule = ExpiryRule::NotUpdatedSince(by.quiet_since);
+    let rule = ExpiryRule::NotUpdatedSince(by.unchanged_since);
     let mut after: Option<(UnixMs, FileId)> = None;
     loop {
         let page = core.catalog.abandoned_uploads(by, after, page_files(core)).await?;

@@ -109,7 +109,7 @@ fn cleanup_outcome(
         now.saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4))
     };
     let outcome = match answer {
-        Ok(()) | Err(BlobError::NotFound) => CleanupOutcome::Gone,
+        Ok(()) | Err(BlobError::NotFound) => CleanupOutcome::Deleted,
         Err(error @ BlobError::Unavailable(_)) if store_down => {
             metric::cleanup_failed("unavailable");
             CleanupOutcome::StoreDown { error: error.to_string(), retry_at: later(STORE_DOWN, 1) }
