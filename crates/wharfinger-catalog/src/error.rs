@@ -29,7 +29,7 @@ pub enum CatalogError {
     /// The answer to a commit was lost: it may have happened. The next read of the rows shows which.
     #[error("the outcome of a commit is unknown: {0}")]
     Unknown(String),
-    /// A row cannot be read, or a write broke a rule of the schema: a bug, or somebody edited the database.
+    /// A row cannot be read, or a write broke a rule of the schema: a bug, or the database was edited by hand.
     #[error("the catalog is damaged, or this is a bug: {0}")]
     Corrupt(String),
 }

@@ -60,7 +60,7 @@ pub enum BatchUse {
 /// Who has admitted a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Nobody yet: the tenant's quota row decides.
+    /// Not admitted yet: the tenant's quota row decides.
     Database,
     /// Redis has admitted and counted it.
     Redis { epoch: i64, limit_bytes: u64 },

@@ -40,7 +40,7 @@ pub struct SweepState {
 #[derive(Clone, Debug)]
 pub struct SweepClaim {
     pub name: &'static str,
-    /// Names the process, for people who look at the row.
+    /// The name of the process, shown to operators.
     pub owner: String,
     pub now: UnixMs,
     pub lease_ms: i64,

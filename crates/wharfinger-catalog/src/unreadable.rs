@@ -289,9 +289,9 @@ impl Catalog {
         }
         let is_unreadable =
             |row: &UnreadableRow| unreadable.iter().any(|(table, id)| *table == row.table && *id == row.id);
-        let (left, gone): (Vec<_>, Vec<_>) = listed.into_iter().partition(is_unreadable);
-        if !gone.is_empty() {
-            self.write(RemoveFromList { rows: gone }).await?;
+        let (left, resolved): (Vec<_>, Vec<_>) = listed.into_iter().partition(is_unreadable);
+        if !resolved.is_empty() {
+            self.write(RemoveFromList { rows: resolved }).await?;
         }
         Ok(left.len() as u64)
     }

@@ -99,7 +99,7 @@ impl<W: Write> AnyWrite for WriteRequest<W> {
 impl<W: Write> QueuedWrite for WriteRequest<W> {
     fn answer(self: Box<Self>, result: Result<(), CatalogError>) {
         let WriteRequest { execution, reply } = *self;
-        // The caller may be gone. Its write was completed anyway.
+        // The caller may not wait any more. Its write was completed anyway.
         let _ = reply.send(result.and_then(|()| execution.into_answer()));
     }
 }

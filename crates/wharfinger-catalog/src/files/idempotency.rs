@@ -91,7 +91,7 @@ impl Write for PurgeKeys {
     type Answer = u64;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<u64>, CatalogError> {
-        let gone = tx
+        let deleted = tx
             .run(
                 "DELETE FROM idempotency_keys WHERE (tenant_id, user_id, route, key) IN \
                  (SELECT tenant_id, user_id, route, key FROM idempotency_keys WHERE expires_at <= $1 \
@@ -101,7 +101,7 @@ impl Write for PurgeKeys {
                 args![self.now, self.limit as i64],
             )
             .await?;
-        Ok(TxOutcome::Commit(gone))
+        Ok(TxOutcome::Commit(deleted))
     }
 }
 

@@ -109,7 +109,7 @@ impl<'a> HistoryEvent<'a> {
     }
 }
 
-/// The event is named after the new status. Reclaimed files and deletion warnings have names of their own.
+/// The event is named after the new status. Reclaimed files and deletion warnings have other names.
 fn kind_of(change: &Change, entry: &HistoryEntry) -> &'static str {
     match (entry.to, change.after.ended, change.notification) {
         (Status::Deleted, Some(EndReason::Reclaimed), _) => "cleaned-up",
