@@ -1,5 +1,5 @@
-//! Engines beside the catalog and the stores: quotas on Redis, RabbitMQ, events that wait on disk (the spool), the
-//! scanner (clamd), embeddings and webhooks.
+//! Drivers for all services except the catalog and the stores: quotas on Redis, RabbitMQ, the event spool on disk, virus
+//! scanning (clamd), embeddings and webhooks.
 
 pub mod embeddings;
 pub mod rabbitmq;

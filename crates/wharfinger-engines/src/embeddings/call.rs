@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::error::Failure;
-use super::waits::{Waits, asked_for};
-use super::{EmbedError, EmbeddingsOptions, Patience, address, answer};
+use super::retry_pauses::{RetryPauses, asked_for};
+use super::{EmbedError, EmbeddingsOptions, Timeouts, address, answer};
 use wharfinger_calls::http::describe_request_error;
 
 /// How often a request is sent again that failed for no reason of its own.
@@ -46,7 +46,7 @@ impl fmt::Display for Client {
 }
 
 impl Client {
-    pub(super) fn new(options: EmbeddingsOptions, patience: Patience) -> Result<Client, String> {
+    pub(super) fn new(options: EmbeddingsOptions, timeouts: Timeouts) -> Result<Client, String> {
         wharfinger_calls::tls::install_provider();
         let url = address::endpoint(&options.url)?;
         if options.model.trim().is_empty() {
@@ -60,8 +60,8 @@ impl Client {
             Ok::<_, String>(value)
         });
         let http = reqwest::Client::builder()
-            .connect_timeout(patience.connect)
-            .timeout(patience.answer)
+            .connect_timeout(timeouts.connect)
+            .timeout(timeouts.answer)
             // The key is for this server and no other.
             .redirect(reqwest::redirect::Policy::none())
             .build()
@@ -69,7 +69,11 @@ impl Client {
         Ok(Client { http, url, model: options.model, key, authorization: authorization.transpose()? })
     }
 
-    pub(super) async fn send(&self, texts: &[String], waits: &mut Waits) -> Result<Vec<Vec<f32>>, Failure> {
+    pub(super) async fn send(
+        &self,
+        texts: &[String],
+        pauses: &mut RetryPauses,
+    ) -> Result<Vec<Vec<f32>>, Failure> {
         let mut tries_again = 0;
         loop {
             let failure = match self.try_send(texts).await {
@@ -84,7 +88,7 @@ impl Client {
                 Failure::Limited { pause, .. } => *pause,
                 _ => return Err(failure),
             };
-            if !waits.pause(pause).await {
+            if !pauses.pause(pause).await {
                 return Err(failure);
             }
         }

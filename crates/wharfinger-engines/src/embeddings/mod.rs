@@ -4,7 +4,7 @@ mod address;
 mod answer;
 mod call;
 mod error;
-mod waits;
+mod retry_pauses;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub use error::EmbedError;
 
 use call::Client;
 use error::Failure;
-use waits::Waits;
+use retry_pauses::RetryPauses;
 
 /// What one request holds at most. Providers count tokens, of which a text has at most one for each of its bytes: so
 /// many are below what any of them takes.
@@ -41,7 +41,7 @@ impl fmt::Debug for EmbeddingsOptions {
 
 /// How long to wait for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     pub connect: Duration,
     /// One request with its answer.
     pub answer: Duration,
@@ -49,7 +49,7 @@ pub struct Patience {
     pub pauses: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(5),
@@ -63,7 +63,7 @@ impl Default for Patience {
 #[derive(Clone)]
 pub struct Embeddings {
     client: Client,
-    patience: Patience,
+    timeouts: Timeouts,
     /// Of the last answer; 0 before the first.
     dimensions: Arc<AtomicUsize>,
 }
@@ -77,24 +77,24 @@ impl fmt::Debug for Embeddings {
 impl Embeddings {
     /// Nobody is asked yet; the error says which of the options is wrong.
     pub fn new(options: EmbeddingsOptions) -> Result<Embeddings, String> {
-        Embeddings::with_patience(options, Patience::default())
+        Embeddings::with_timeouts(options, Timeouts::default())
     }
 
-    pub fn with_patience(options: EmbeddingsOptions, patience: Patience) -> Result<Embeddings, String> {
+    pub fn with_timeouts(options: EmbeddingsOptions, timeouts: Timeouts) -> Result<Embeddings, String> {
         let dimensions = Arc::default();
-        Ok(Embeddings { client: Client::new(options, patience)?, patience, dimensions })
+        Ok(Embeddings { client: Client::new(options, timeouts)?, timeouts, dimensions })
     }
 
     /// One vector for each text, in their order and all of one length. All or none: what was embedded before an
     /// error is lost.
     pub async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedError> {
-        let mut waits = Waits::up_to(self.patience.pauses);
+        let mut pauses = RetryPauses::up_to(self.timeouts.pauses);
         let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());
         let mut texts_max = REQUEST_TEXTS_MAX;
         while vectors.len() < texts.len() {
             let left = &texts[vectors.len()..];
             let some = &left[..request_size(left, texts_max)];
-            match self.client.send(some, &mut waits).await {
+            match self.client.send(some, &mut pauses).await {
                 Ok(more) => {
                     answer::check_alike(vectors.first(), &more).map_err(|why| self.client.misled(&why))?;
                     vectors.extend(more);
@@ -111,8 +111,8 @@ impl Embeddings {
     /// Whether the server can be used now, and what it is. It embeds a word for that, which providers charge for: to
     /// be asked by people and at the start, not every few seconds.
     pub async fn check(&self) -> Result<String, EmbedError> {
-        let mut waits = Waits::up_to(Duration::ZERO);
-        let vectors = self.client.send(&["wharfinger".to_owned()], &mut waits).await?;
+        let mut pauses = RetryPauses::up_to(Duration::ZERO);
+        let vectors = self.client.send(&["wharfinger".to_owned()], &mut pauses).await?;
         self.learn(&vectors);
         Ok(format!("{}, {} dimensions", self.client, vectors.first().map_or(0, Vec::len)))
     }

@@ -1,4 +1,4 @@
-//! How long to wait before the broker is asked again.
+//! The wait before the next call to the broker.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use uuid::Uuid;
 const FIRST_MS: u64 = 500;
 const LAST_MS: u64 = 30_000;
 
-/// Remembers its moment, so that a wait that was abandoned half-way goes on where it was.
+/// Stores the end of the wait, so that a cancelled wait continues where it stopped.
 #[derive(Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -20,12 +20,12 @@ impl Backoff {
         *self = Backoff::default();
     }
 
-    /// Half of the wait is by chance, so that processes which lost the same broker do not come back as one.
+    /// Half of the wait is random, so that processes that lost the same broker do not reconnect together.
     pub(super) fn fail(&mut self) {
-        let most = FIRST_MS.saturating_mul(1 << self.failures.min(10)).min(LAST_MS);
-        let chance = Uuid::new_v4().as_u64_pair().1 % (most / 2);
+        let longest = FIRST_MS.saturating_mul(1 << self.failures.min(10)).min(LAST_MS);
+        let random = Uuid::new_v4().as_u64_pair().1 % (longest / 2);
         self.failures = self.failures.saturating_add(1);
-        self.until = Some(Instant::now() + Duration::from_millis(most / 2 + chance));
+        self.until = Some(Instant::now() + Duration::from_millis(longest / 2 + random));
     }
 
     pub(super) async fn wait(&self) {

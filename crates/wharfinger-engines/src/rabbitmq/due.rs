@@ -1,5 +1,5 @@
-//! Receiving what is due. A message that came off a step with some of its delay left is sent on from here, and
-//! nobody outside notices.
+//! Receives due messages. A message that leaves a delay queue with a remaining delay is forwarded to the next queue; callers
+//! never see it.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -16,47 +16,47 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::Backoff;
+use super::connection::CONNECT_TIMEOUT;
 use super::error::BrokerError;
-use super::hops::{Hop, Hops, settle};
-use super::link::CONNECT_TIME;
+use super::forwarding::{Forward, Forwards, settle};
 use super::publish::LEFT_MS;
 use super::topology::CLEANUP;
-use super::{Delayed, Inner};
+use super::{DelayedMessage, Inner};
 use wharfinger_calls::faults::Faults;
 
-/// A queue that is deleted and declared again at once forgets who consumed it, and RabbitMQ tells nobody: after so
-/// long a silence it is asked again.
+/// A queue that is deleted and declared again loses its consumers, and RabbitMQ does not always notify them. After this time
+/// without a message, the consumer subscribes again.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Due messages, for ever: what is lost is made again. Those that are not acknowledged come again, here or
-/// elsewhere.
+/// An endless stream of due messages. A lost connection is opened again. Unacknowledged messages are delivered again, to this
+/// process or another one.
 pub struct DueMessages {
     rabbit: Arc<Inner>,
     prefetch: u16,
     consuming: Option<Consuming>,
-    /// Kept here, so that it gets on however often `next` is abandoned.
+    /// Stored here, so that it continues when `next` is cancelled.
     opening: Option<BoxFuture<'static, Result<Consuming, BrokerError>>>,
     backoff: Backoff,
-    hops: Hops,
+    forwards: Forwards,
 }
 
-/// A message whose delay is over. It is to be acknowledged at once and not after the work: the broker takes back
-/// what is held for long, and what it carries is only a hint.
-#[must_use = "a message that is neither acknowledged nor refused comes again"]
-pub struct Due {
+/// A message whose delay is over. Acknowledge it before the work: the broker takes back messages that are held for long, and
+/// the catalog knows the work anyway.
+#[must_use = "a message that is neither acknowledged nor rejected is delivered again"]
+pub struct DueMessage {
     pub id: String,
     pub body: String,
-    /// Whether it was delivered before, to anybody.
+    /// Whether it was delivered before, to any consumer.
     pub redelivered: bool,
-    held: Held,
+    pending: PendingAck,
 }
 
-/// What the broker waits for an answer to. Without one it would wait half an hour, and count the message among
-/// those that may be under way at once: so the channel is closed, and the message comes again.
-struct Held {
+/// The pending acknowledgement of a message. If it is dropped without an answer, the channel is closed and the message is
+/// delivered again. Otherwise the broker would wait half an hour, and the message would count against the prefetch limit.
+struct PendingAck {
     acker: Acker,
     settled: bool,
-    given_up: CancellationToken,
+    dropped: CancellationToken,
     faults: Faults,
 }
 
@@ -64,26 +64,26 @@ struct Consuming {
     consumer: Consumer,
     /// Closes when it is dropped.
     _channel: Channel,
-    /// A message was let go of.
-    given_up: CancellationToken,
+    /// Cancelled when a message was dropped without an answer.
+    dropped: CancellationToken,
     silent_until: Instant,
 }
 
 impl Consuming {
     fn new(consumer: Consumer, channel: Channel) -> Consuming {
-        let (given_up, silent_until) = (CancellationToken::new(), Instant::now() + SILENCE_MAX);
-        Consuming { consumer, _channel: channel, given_up, silent_until }
+        let (dropped, silent_until) = (CancellationToken::new(), Instant::now() + SILENCE_MAX);
+        Consuming { consumer, _channel: channel, dropped, silent_until }
     }
 }
 
 impl DueMessages {
     pub(super) fn new(rabbit: Arc<Inner>, prefetch: u16) -> DueMessages {
-        let (backoff, hops) = (Backoff::default(), Hops::default());
-        DueMessages { rabbit, prefetch, consuming: None, opening: None, backoff, hops }
+        let (backoff, forwards) = (Backoff::default(), Forwards::default());
+        DueMessages { rabbit, prefetch, consuming: None, opening: None, backoff, forwards }
     }
 
-    /// The next one. Nothing is lost when this is abandoned. It ends no more once the broker was closed.
-    pub async fn next(&mut self) -> Due {
+    /// Returns the next message. Cancelling it loses nothing. After `close`, it never returns.
+    pub async fn next(&mut self) -> DueMessage {
         loop {
             let closed = self.rabbit.shared.closed.clone();
             if closed.is_cancelled() {
@@ -94,17 +94,17 @@ impl DueMessages {
                 self.consume().await;
                 continue;
             };
-            // In this order, so that a message which is here already is never taken for silence.
+            // In this order, so that a message that has already arrived wins over the timeout.
             let delivery = tokio::select! {
                 biased;
                 () = closed.cancelled() => continue,
                 delivery = consuming.consumer.next() => delivery,
-                never = self.hops.send_on(&self.rabbit) => match never {},
-                () = consuming.given_up.cancelled() => {
-                    self.lose(&BrokerError::Unavailable("a message was not acknowledged".to_owned()));
+                never = self.forwards.forward(&self.rabbit) => match never {},
+                () = consuming.dropped.cancelled() => {
+                    self.lose(&BrokerError::Unavailable("a message was dropped without an acknowledgement".to_owned()));
                     continue;
                 }
-                () = sleep_until(consuming.silent_until), if self.hops.is_empty() => {
+                () = sleep_until(consuming.silent_until), if self.forwards.is_empty() => {
                     self.consuming = None;
                     continue;
                 }
@@ -112,16 +112,16 @@ impl DueMessages {
             consuming.silent_until = Instant::now() + SILENCE_MAX;
             match delivery {
                 Some(Ok(delivery)) => {
-                    let given_up = consuming.given_up.clone();
-                    if let Some(due) = self.take(delivery, given_up) {
+                    let dropped = consuming.dropped.clone();
+                    if let Some(due) = self.accept(delivery, dropped) {
                         return due;
                     }
                 }
                 Some(Err(error)) => self.lose(&BrokerError::from(error)),
-                // What the broker says when a queue is deleted.
+                // The broker cancels the consumer when the queue is deleted.
                 None => {
                     self.rabbit.consuming.declare_again();
-                    self.lose(&BrokerError::Unavailable("the broker ended the delivery".to_owned()));
+                    self.lose(&BrokerError::Unavailable("the broker cancelled the consumer".to_owned()));
                 }
             }
         }
@@ -129,10 +129,10 @@ impl DueMessages {
 
     fn lose(&mut self, error: &BrokerError) {
         if !self.rabbit.shared.closed.is_cancelled() {
-            tracing::warn!(%error, "due messages stopped; they come again");
+            tracing::warn!(%error, "lost the consumer of due messages, reconnecting");
         }
         self.consuming = None;
-        self.hops.forget();
+        self.forwards.drop_lost();
         self.backoff.fail();
     }
 
@@ -151,24 +151,24 @@ impl DueMessages {
         }
     }
 
-    /// Nothing, if it is not due or not ours.
-    fn take(&mut self, delivery: Delivery, given_up: CancellationToken) -> Option<Due> {
+    /// Returns the message if it is due. Forwards it if a delay remains, and rejects it if it is not UTF-8.
+    fn accept(&mut self, delivery: Delivery, dropped: CancellationToken) -> Option<DueMessage> {
         let Delivery { properties, data, acker, redelivered, .. } = delivery;
         let id = properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default();
         let left_ms = left_ms(properties.headers().as_ref());
         let next = match String::from_utf8(data) {
             Ok(body) if left_ms == 0 => {
                 let faults = self.rabbit.shared.options.faults.clone();
-                let held = Held { acker, settled: false, given_up, faults };
-                return Some(Due { id, body, redelivered, held });
+                let pending = PendingAck { acker, settled: false, dropped, faults };
+                return Some(DueMessage { id, body, redelivered, pending });
             }
-            Ok(body) => Some(Delayed { id, body, delay_ms: left_ms }),
+            Ok(body) => Some(DelayedMessage { id, body, delay_ms: left_ms }),
             Err(_) => {
-                tracing::warn!(id, "a message that is no text: it is not ours, and is refused");
+                tracing::warn!(id, "rejected a message that is not UTF-8 text");
                 None
             }
         };
-        self.hops.waiting.push(Hop { next, acker });
+        self.forwards.waiting.push(Forward { next, acker });
         None
     }
 }
@@ -181,15 +181,15 @@ async fn open(rabbit: Arc<Inner>, prefetch: u16) -> Result<Consuming, BrokerErro
         Ok(channel.basic_consume(CLEANUP.into(), "".into(), options, FieldTable::default()).await?)
     };
     let opening = rabbit.shared.options.faults.around("broker consume", opening);
-    match timeout(CONNECT_TIME, opening).await {
+    match timeout(CONNECT_TIMEOUT, opening).await {
         Ok(Ok(consumer)) => Ok(Consuming::new(consumer, channel)),
         Ok(Err(error)) => {
             rabbit.consuming.declare_again();
-            Err(BrokerError::doing(error, &format!("consuming queue {CLEANUP}")))
+            Err(BrokerError::context(error, &format!("consuming queue {CLEANUP}")))
         }
         Err(_) => {
-            rabbit.consuming.give_up(&connection);
-            Err(BrokerError::late("asking for due messages"))
+            rabbit.consuming.discard(&connection);
+            Err(BrokerError::late("subscribing to due messages"))
         }
     }
 }
@@ -203,19 +203,19 @@ fn left_ms(headers: Option<&FieldTable>) -> u64 {
     u64::try_from(left).unwrap_or(0)
 }
 
-impl Due {
-    /// Done with. Where this fails, the message comes again.
+impl DueMessage {
+    /// Acknowledges the message. After an error it is delivered again.
     pub async fn ack(self) -> Result<(), BrokerError> {
-        self.held.settle("broker ack", true).await
+        self.pending.settle("broker ack", true).await
     }
 
-    /// Never to be delivered again: it goes to the dead letters, for a person to look at.
-    pub async fn refuse(self) -> Result<(), BrokerError> {
-        self.held.settle("broker refuse", false).await
+    /// Moves the message to the dead letters. It is not delivered again.
+    pub async fn reject(self) -> Result<(), BrokerError> {
+        self.pending.settle("broker reject", false).await
     }
 }
 
-impl Held {
+impl PendingAck {
     async fn settle(mut self, call: &'static str, done: bool) -> Result<(), BrokerError> {
         self.faults.around(call, settle(&self.acker, done)).await?;
         self.settled = true;
@@ -223,10 +223,10 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for PendingAck {
     fn drop(&mut self) {
         if !self.settled {
-            self.given_up.cancel();
+            self.dropped.cancel();
         }
     }
 }

@@ -1,5 +1,4 @@
-//! What can go wrong with the broker, named by what the caller can do about it. No text here holds a URL, for
-//! that may carry a password.
+//! Errors of the broker, named by their remedy. No message contains the URL, which may contain a password.
 
 use std::error::Error as _;
 use std::io;
@@ -10,14 +9,13 @@ use wharfinger_calls::faults::InjectedFault;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
-    /// The broker could not be asked, or its answer was lost: what was sent may have arrived. Trying again may
-    /// help.
+    /// No connection, or no answer. A message may have arrived. Trying again may help.
     #[error("the broker is unavailable: {0}")]
     Unavailable(String),
-    /// The broker took the message and had no queue for it. The queues are declared again before the next one.
+    /// The broker has no queue for the message. The queues are declared again before the next message.
     #[error("the broker returned a message: {0}")]
     Returned(String),
-    /// The broker answered, and its answer is no until a person acts.
+    /// The broker refused. Stays until an operator fixes it.
     #[error("the broker refused: {0}")]
     Refused(String),
 }
@@ -30,8 +28,8 @@ impl BrokerError {
         }
     }
 
-    /// The same error, with what was tried.
-    pub(super) fn doing(self, what: &str) -> BrokerError {
+    /// Adds the failed operation to the message.
+    pub(super) fn context(self, what: &str) -> BrokerError {
         match self {
             BrokerError::Unavailable(why) => BrokerError::Unavailable(format!("{what}: {why}")),
             BrokerError::Returned(why) => BrokerError::Returned(format!("{what}: {why}")),
@@ -44,7 +42,7 @@ impl BrokerError {
     }
 
     pub(super) fn closed() -> BrokerError {
-        BrokerError::Unavailable("it was closed by this process".to_owned())
+        BrokerError::Unavailable("the connection was closed because this process stops".to_owned())
     }
 }
 
@@ -57,8 +55,10 @@ impl From<InjectedFault> for BrokerError {
 impl From<lapin::Error> for BrokerError {
     fn from(error: lapin::Error) -> Self {
         match error.kind() {
-            ErrorKind::ProtocolError(answer) => answered(answer.get_id(), answer.get_message().as_str()),
-            ErrorKind::IOError(cause) => unreached(cause),
+            ErrorKind::ProtocolError(answer) => {
+                from_reply_code(answer.get_id(), answer.get_message().as_str())
+            }
+            ErrorKind::IOError(cause) => from_io_error(cause),
             ErrorKind::InvalidChannelState(..) | ErrorKind::InvalidConnectionState(_) => {
                 BrokerError::Unavailable("the connection was lost".to_owned())
             }
@@ -68,8 +68,8 @@ impl From<lapin::Error> for BrokerError {
     }
 }
 
-/// An answer in the protocol's own numbers. Only those that stay wrong however often they are tried are refusals.
-fn answered(code: u16, text: &str) -> BrokerError {
+/// Maps an AMQP reply code. Only errors that no retry can fix are refusals.
+fn from_reply_code(code: u16, text: &str) -> BrokerError {
     let text = text.replace('\n', " ");
     match code {
         // Access refused, not allowed (the virtual host), not implemented.
@@ -82,25 +82,25 @@ fn answered(code: u16, text: &str) -> BrokerError {
     }
 }
 
-/// Whether something that should exist does not.
+/// Whether the error means that a queue or exchange does not exist.
 pub(super) fn is_missing(error: &lapin::Error) -> bool {
     matches!(error.kind(), ErrorKind::ProtocolError(answer) if answer.get_id() == 404)
 }
 
-pub(super) fn unreached(error: &io::Error) -> BrokerError {
-    let mut told = vec![error.to_string()];
+pub(super) fn from_io_error(error: &io::Error) -> BrokerError {
+    let mut causes = vec![error.to_string()];
     let mut next = error.source();
     while let Some(cause) = next {
-        let said = cause.to_string();
-        if !told.iter().any(|before| before.contains(&said)) {
-            told.push(said);
+        let text = cause.to_string();
+        if !causes.iter().any(|before| before.contains(&text)) {
+            causes.push(text);
         }
         next = cause.source();
     }
-    let told = told.join(": ").replace('\n', " ");
-    // What TLS finds wrong with a certificate stays wrong.
+    let causes = causes.join(": ").replace('\n', " ");
+    // TLS reports certificate errors by these kinds. No retry can fix them.
     if error.kind() == io::ErrorKind::InvalidData || error.kind() == io::ErrorKind::InvalidInput {
-        return BrokerError::Refused(told);
+        return BrokerError::Refused(causes);
     }
-    BrokerError::Unavailable(told)
+    BrokerError::Unavailable(causes)
 }

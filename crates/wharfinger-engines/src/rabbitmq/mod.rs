@@ -1,16 +1,16 @@
-//! RabbitMQ: delayed messages and wake-ups. It carries ids and never the truth: the catalog is polled anyway, a
-//! lost message costs time, and any message may come twice.
+//! RabbitMQ: delayed messages and wake-ups. Messages contain only ids. The catalog is polled too, so a lost message only
+//! causes a delay. Any message may be delivered twice.
 
 mod backoff;
+mod connection;
 mod delay_queues;
 mod due;
 mod error;
-mod greeting;
-mod hops;
-mod link;
+mod forwarding;
+mod handshake;
 mod publish;
 mod topology;
-mod wakes;
+mod wakeups;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,30 +20,30 @@ use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
 use tokio::time::timeout;
 
-pub use due::{Due, DueMessages};
+pub use due::{DueMessage, DueMessages};
 pub use error::BrokerError;
-pub use wakes::Wakes;
+pub use wakeups::WakeupListener;
 
+use self::connection::{Shared, SharedConnection};
 use self::error::is_missing;
-use self::link::{Link, Shared};
 use self::publish::Publisher;
 use self::topology::CLEANUP;
 use wharfinger_calls::faults::Faults;
 
-const CHECK_TIME: Duration = Duration::from_secs(5);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 pub struct RabbitOptions {
     /// `amqp://` or `amqps://`.
     pub url: String,
-    /// Whether the broker has the exchange `x-delayed-message`, and it is to be used.
+    /// Use the exchange type `x-delayed-message`, which needs a plugin of the broker.
     pub delayed_exchange: bool,
-    /// A name for this process, as the broker's own pages show it.
+    /// The name of this process in the management UI of the broker.
     pub instance: String,
     pub faults: Faults,
 }
 
-/// Without the URL, for that may carry a password.
+/// Omits the URL, which may contain a password.
 impl fmt::Debug for RabbitOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RabbitOptions")
@@ -53,89 +53,92 @@ impl fmt::Debug for RabbitOptions {
     }
 }
 
-/// A message that is to come out once its delay is over.
+/// A message that is delivered when its delay is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Delayed {
+pub struct DelayedMessage {
     /// At most 255 bytes.
     pub id: String,
     pub body: String,
     pub delay_ms: u64,
 }
 
-/// A broker, with two connections: where it slows publishing down, receiving goes on.
+/// A broker with two connections, so that a blocked publisher does not stop the consumer.
 #[derive(Clone)]
 pub struct Rabbit(Arc<Inner>);
 
 struct Inner {
     shared: Arc<Shared>,
     publisher: Publisher,
-    consuming: Link,
+    consuming: SharedConnection,
 }
 
 impl Rabbit {
-    /// Connects and declares all queues. One attempt; the error is one line that says what is wrong.
+    /// Connects and declares all queues, with one attempt.
     pub async fn open(options: RabbitOptions) -> Result<Rabbit, BrokerError> {
         let rabbit = Rabbit::lazy(options);
-        rabbit.0.publisher.link.connection().await?;
-        rabbit.0.publisher.try_wake().await?;
+        rabbit.0.publisher.connection.get().await?;
+        rabbit.0.publisher.check_wake_permission().await?;
         Ok(rabbit)
     }
 
-    /// Connects when it is used: for a start while the broker is away.
+    /// Connects at the first use, so that the program can start without the broker.
     pub fn lazy(options: RabbitOptions) -> Rabbit {
         let shared = Shared::new(options);
         let publisher = Publisher::new(Arc::clone(&shared));
-        let consuming = Link::new(Arc::clone(&shared), "consuming");
+        let consuming = SharedConnection::new(Arc::clone(&shared), "consuming");
         Rabbit(Arc::new(Inner { shared, publisher, consuming }))
     }
 
-    /// Whether it can be used now; the error says why not.
+    /// Checks whether the broker can be used now.
     pub async fn check(&self) -> Result<(), BrokerError> {
         let checking = self.0.shared.options.faults.around("broker check", self.ask());
-        timeout(CHECK_TIME, checking).await.unwrap_or_else(|_| Err(BrokerError::late("a check")))
+        timeout(CHECK_TIMEOUT, checking)
+            .await
+            .unwrap_or_else(|_| Err(BrokerError::late("checking the broker")))
     }
 
-    /// The queue itself is asked for, so that one without a leader is found out too.
+    /// Asks for the queue itself, which also detects a quorum queue without a leader.
     async fn ask(&self) -> Result<(), BrokerError> {
-        let link = &self.0.publisher.link;
-        let (_, channel) = link.channel().await?;
+        let connection = &self.0.publisher.connection;
+        let (_, channel) = connection.channel().await?;
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         match channel.queue_declare(CLEANUP.into(), options, FieldTable::default()).await {
             Ok(_) => Ok(()),
             Err(error) if is_missing(&error) => {
-                link.declare_again();
-                link.connection().await.map(drop)
+                connection.declare_again();
+                connection.get().await.map(drop)
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What the broker said its version was, when it was last connected to.
+    /// The version of the broker at the last connect.
     pub fn version(&self) -> Option<String> {
         self.0.shared.version()
     }
 
-    /// Sends all of them and answers for each, in order: well only if the broker has put it on disk.
-    pub async fn publish_delayed(&self, messages: &[Delayed]) -> Vec<Result<(), BrokerError>> {
+    /// Publishes all messages. Returns one result per message, in order. `Ok`: the broker has confirmed that it stored the
+    /// message on disk.
+    pub async fn publish_delayed(&self, messages: &[DelayedMessage]) -> Vec<Result<(), BrokerError>> {
         self.0.publisher.publish_delayed(messages).await
     }
 
-    /// Due messages, of which so many may be unacknowledged at once.
+    /// Receives due messages, with at most `prefetch` unacknowledged ones.
     pub fn due(&self, prefetch: u16) -> DueMessages {
         DueMessages::new(Arc::clone(&self.0), prefetch)
     }
 
-    /// Tells every process that listens. Nobody says whether one does.
+    /// Sends a wake-up to all listening processes. There is no answer from them.
     pub async fn wake(&self, topic: &str) -> Result<(), BrokerError> {
         self.0.shared.options.faults.around("broker wake", self.0.publisher.wake(topic)).await
     }
 
-    pub fn wakes(&self) -> Wakes {
-        Wakes::new(Arc::clone(&self.0))
+    pub fn wakeups(&self) -> WakeupListener {
+        WakeupListener::new(Arc::clone(&self.0))
     }
 
-    /// Ends it for all clones: no more deliveries, then what is being published is waited for. What was delivered
-    /// and not acknowledged comes again to somebody else.
+    /// Closes all clones: stops deliveries, and waits for running publishes. The broker delivers unacknowledged messages to
+    /// other consumers.
     pub async fn close(&self) {
         self.0.shared.closed.cancel();
         self.0.consuming.close().await;

@@ -1,4 +1,4 @@
-//! Sending: delayed messages with the broker's confirmation for each, and wake-ups without.
+//! Publishes delayed messages with publisher confirms, and wake-ups without.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,38 +11,37 @@ use lapin::{Channel, Confirmation, Connection, PublisherConfirm};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Delayed;
-use super::delay_queues::{self, Hop};
+use super::DelayedMessage;
+use super::connection::{CONNECT_TIMEOUT, Shared, SharedConnection};
+use super::delay_queues::{self, DelayStep};
 use super::error::BrokerError;
-use super::link::{CONNECT_TIME, Link, Shared};
 use super::topology::{CLEANUP, DELAYED, WAKE, queue_of_step};
 
-/// What is left of a delay when the message comes off its step.
+/// Header: the remaining delay when the message leaves its delay queue.
 pub(super) const LEFT_MS: &str = "x-wharfinger-left-ms";
 
-/// What is under way at once.
+/// Messages that are published before their confirms are awaited.
 const WINDOW: usize = 256;
-const CONFIRM_TIME: Duration = Duration::from_secs(10);
-const WAKE_TIME: Duration = Duration::from_secs(5);
-/// A wake-up that nobody heard by then has been overtaken by polling.
-const WAKE_LIFE_MS: &str = "10000";
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
+const WAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// An older wake-up is useless, because the receivers poll in the meantime.
+const WAKE_TTL_MS: &str = "10000";
 const PERSISTENT: u8 = 2;
-const PASSING: u8 = 1;
+const TRANSIENT: u8 = 1;
 
-type Opened = (Arc<Connection>, Channel);
+type OpenChannel = (Arc<Connection>, Channel);
 
 pub(super) struct Publisher {
     shared: Arc<Shared>,
-    pub(super) link: Link,
-    /// One batch at a time: the driver hangs a returned message on whichever confirmation comes next, so that all of
-    /// them have to be looked at together. Whoever uses the channel takes it out, and puts it back only when nothing
-    /// is under way on it any more.
-    confirming: Mutex<Option<Opened>>,
-    waking: Mutex<Option<Opened>>,
+    pub(super) connection: SharedConnection,
+    /// One batch at a time: the driver attaches a returned message to the next confirm, so all confirms of a batch are
+    /// evaluated together. A user takes the channel out, and puts it back only when no confirm is pending.
+    confirm_channel: Mutex<Option<OpenChannel>>,
+    wake_channel: Mutex<Option<OpenChannel>>,
 }
 
-/// Where a message goes, and what it carries.
-struct Letter<'a> {
+/// A message with its exchange and routing key.
+struct OutgoingMessage<'a> {
     exchange: &'static str,
     key: String,
     mandatory: bool,
@@ -52,17 +51,17 @@ struct Letter<'a> {
 
 impl Publisher {
     pub(super) fn new(shared: Arc<Shared>) -> Publisher {
-        let link = Link::new(Arc::clone(&shared), "publishing");
-        Publisher { shared, link, confirming: Mutex::default(), waking: Mutex::default() }
+        let connection = SharedConnection::new(Arc::clone(&shared), "publishing");
+        Publisher { shared, connection, confirm_channel: Mutex::default(), wake_channel: Mutex::default() }
     }
 
-    /// One outcome for each, in order.
-    pub(super) async fn publish_delayed(&self, messages: &[Delayed]) -> Vec<Result<(), BrokerError>> {
+    /// Returns one result per message, in order.
+    pub(super) async fn publish_delayed(&self, messages: &[DelayedMessage]) -> Vec<Result<(), BrokerError>> {
         let mut outcomes = Vec::with_capacity(messages.len());
         for window in messages.chunks(WINDOW) {
             let send = self.send(window);
             let sent = self.shared.options.faults.around("broker publish", send).await;
-            // A broker that did not answer once is not asked for each of the rest.
+            // After one error for all, the remaining messages are not tried.
             match sent {
                 Ok(more) => outcomes.extend(more),
                 Err(error) => {
@@ -74,20 +73,20 @@ impl Publisher {
         outcomes
     }
 
-    /// An error is one for all of them.
-    async fn send(&self, messages: &[Delayed]) -> Result<Vec<Result<(), BrokerError>>, BrokerError> {
-        let opening = timeout(CONNECT_TIME + CONFIRM_TIME, self.confirming.lock());
-        let mut slot = opening.await.map_err(|_| BrokerError::late("waiting for others that publish"))?;
+    /// The outer error applies to all messages.
+    async fn send(&self, messages: &[DelayedMessage]) -> Result<Vec<Result<(), BrokerError>>, BrokerError> {
+        let opening = timeout(CONNECT_TIMEOUT + CONFIRM_TIMEOUT, self.confirm_channel.lock());
+        let mut slot = opening.await.map_err(|_| BrokerError::late("waiting for another publish"))?;
         let held = slot.take();
         let (connection, channel) = match self.still_open(held).await? {
-            Some(opened) => opened,
+            Some(open) => open,
             None => self.open_confirming().await?,
         };
-        let deadline = Instant::now() + CONFIRM_TIME;
+        let deadline = Instant::now() + CONFIRM_TIMEOUT;
         let mut confirms = Vec::with_capacity(messages.len());
         for (position, message) in messages.iter().enumerate() {
-            confirms.push(match self.letter(message, position) {
-                Ok(letter) => post(&channel, letter, deadline).await,
+            confirms.push(match self.outgoing(message, position) {
+                Ok(outgoing) => post(&channel, outgoing, deadline).await,
                 Err(error) => Err(error),
             });
         }
@@ -103,55 +102,59 @@ impl Publisher {
             outcomes.push(outcome);
         }
         if !returned.is_empty() {
-            self.link.declare_again();
+            self.connection.declare_again();
             for (position, outcome) in outcomes.iter_mut().enumerate() {
                 if returned.contains(&position) {
-                    *outcome = Err(BrokerError::Returned("there is no queue for it".to_owned()));
+                    *outcome = Err(BrokerError::Returned("no queue exists for it".to_owned()));
                 }
             }
         }
         if !undecided && channel.status().connected() {
             *slot = Some((connection, channel));
         } else if connection.status().connected() && channel.status().connected() {
-            self.link.give_up(&connection);
+            self.connection.discard(&connection);
         } else {
-            // The broker closed the channel: something that was declared is gone.
-            self.link.declare_again();
+            // The broker closed the channel: a declared queue or exchange is missing.
+            self.connection.declare_again();
         }
         Ok(outcomes)
     }
 
-    /// The channel that was used before, if it is good for more. What is gone is declared again on the way.
-    async fn still_open(&self, held: Option<Opened>) -> Result<Option<Opened>, BrokerError> {
-        let connection = self.link.connection().await?;
+    /// Returns the previous channel if it is still usable. Declares missing queues again.
+    async fn still_open(&self, held: Option<OpenChannel>) -> Result<Option<OpenChannel>, BrokerError> {
+        let connection = self.connection.get().await?;
         Ok(held.filter(|(before, channel)| Arc::ptr_eq(before, &connection) && channel.status().connected()))
     }
 
-    async fn open_confirming(&self) -> Result<Opened, BrokerError> {
-        let (connection, channel) = self.link.channel().await?;
-        match timeout(CONFIRM_TIME, channel.confirm_select(ConfirmSelectOptions::default())).await {
+    async fn open_confirming(&self) -> Result<OpenChannel, BrokerError> {
+        let (connection, channel) = self.connection.channel().await?;
+        match timeout(CONFIRM_TIMEOUT, channel.confirm_select(ConfirmSelectOptions::default())).await {
             Ok(selected) => selected?,
             Err(_) => {
-                self.link.give_up(&connection);
-                return Err(BrokerError::late("asking for confirmations"));
+                self.connection.discard(&connection);
+                return Err(BrokerError::late("enabling publisher confirms"));
             }
         }
         Ok((connection, channel))
     }
 
-    fn letter<'a>(&self, message: &'a Delayed, position: usize) -> Result<Letter<'a>, BrokerError> {
+    fn outgoing<'a>(
+        &self,
+        message: &'a DelayedMessage,
+        position: usize,
+    ) -> Result<OutgoingMessage<'a>, BrokerError> {
         let id = ShortString::try_new(message.id.as_str())
             .map_err(|_| BrokerError::Refused("the id of a message is longer than 255 bytes".to_owned()))?;
         let by_exchange = self.shared.options.delayed_exchange;
-        let hop = if by_exchange { delay_queues::by_exchange } else { delay_queues::by_queue };
+        let next_step = if by_exchange { delay_queues::by_exchange } else { delay_queues::by_queue };
         let mut headers = FieldTable::default();
-        let (exchange, key, mandatory) = match hop(message.delay_ms) {
+        let (exchange, key, mandatory) = match next_step(message.delay_ms) {
             None => ("", CLEANUP.to_owned(), true),
-            Some(Hop { step_ms, left_ms }) => {
-                headers.insert(LEFT_MS.into(), whole(left_ms));
+            Some(DelayStep { step_ms, left_ms }) => {
+                headers.insert(LEFT_MS.into(), integer(left_ms));
                 if by_exchange {
-                    headers.insert("x-delay".into(), whole(step_ms));
-                    // It returns every message that asks to be returned, for it routes none of them at once.
+                    headers.insert("x-delay".into(), integer(step_ms));
+                    // The delayed exchange returns every mandatory message, because it routes none immediately.
                     (DELAYED, CLEANUP.to_owned(), false)
                 } else {
                     ("", queue_of_step(step_ms), true)
@@ -163,61 +166,63 @@ impl Publisher {
             .with_message_id(id)
             .with_correlation_id(position.to_string().into())
             .with_headers(headers);
-        Ok(Letter { exchange, key, mandatory, body: &message.body, properties })
+        Ok(OutgoingMessage { exchange, key, mandatory, body: &message.body, properties })
     }
 
-    /// Whoever listens hears it; nobody is told whether somebody does.
+    /// Sends a wake-up to all listeners, without a confirm.
     pub(super) async fn wake(&self, topic: &str) -> Result<(), BrokerError> {
         let waking = async {
-            let mut slot = self.waking.lock().await;
+            let mut slot = self.wake_channel.lock().await;
             let held = slot.take();
-            // The broker closes a channel on which it is asked for an exchange that is gone.
+            // The broker closes a channel after a publish to a missing exchange.
             if held.as_ref().is_some_and(|(_, channel)| !channel.status().connected()) {
-                self.link.declare_again();
+                self.connection.declare_again();
             }
             let (connection, channel) = match self.still_open(held).await? {
-                Some(opened) => opened,
-                None => self.link.channel().await?,
+                Some(open) => open,
+                None => self.connection.channel().await?,
             };
             let properties =
-                BasicProperties::default().with_delivery_mode(PASSING).with_expiration(WAKE_LIFE_MS.into());
+                BasicProperties::default().with_delivery_mode(TRANSIENT).with_expiration(WAKE_TTL_MS.into());
             let options = BasicPublishOptions::default();
             channel.basic_publish(WAKE.into(), "".into(), options, topic.as_bytes(), properties).await?;
             *slot = Some((connection, channel));
             Ok(())
         };
-        timeout(WAKE_TIME, waking).await.unwrap_or_else(|_| Err(BrokerError::late("a wake-up")))
+        timeout(WAKE_TIMEOUT, waking).await.unwrap_or_else(|_| Err(BrokerError::late("sending a wake-up")))
     }
 
-    /// A wake-up without a topic, with confirmation: whether this user may send any.
-    pub(super) async fn try_wake(&self) -> Result<(), BrokerError> {
+    /// Sends a wake-up without a topic, with a confirm, to check the permission of the user.
+    pub(super) async fn check_wake_permission(&self) -> Result<(), BrokerError> {
         let (_, channel) = self.open_confirming().await?;
         let options = BasicPublishOptions::default();
         let trying = async {
-            let properties = BasicProperties::default().with_delivery_mode(PASSING);
+            let properties = BasicProperties::default().with_delivery_mode(TRANSIENT);
             channel.basic_publish(WAKE.into(), "".into(), options, b"", properties).await?.await
         };
-        match timeout(CONFIRM_TIME, trying).await {
+        match timeout(CONFIRM_TIMEOUT, trying).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(BrokerError::from(error).doing(&format!("publishing to exchange {WAKE}"))),
-            Err(_) => Err(BrokerError::late("a wake-up")),
+            Ok(Err(error)) => {
+                Err(BrokerError::from(error).context(&format!("publishing to exchange {WAKE}")))
+            }
+            Err(_) => Err(BrokerError::late("sending a wake-up")),
         }
     }
 
-    /// What is under way is waited for, then the connection is closed.
+    /// Waits for running publishes, then closes the connection.
     pub(super) async fn close(&self) {
-        let last = timeout(CONFIRM_TIME, self.confirming.lock()).await;
-        self.link.close().await;
+        let last = timeout(CONFIRM_TIMEOUT, self.confirm_channel.lock()).await;
+        self.connection.close().await;
         drop(last);
     }
 }
 
 async fn post(
     channel: &Channel,
-    letter: Letter<'_>,
+    message: OutgoingMessage<'_>,
     deadline: Instant,
 ) -> Result<PublisherConfirm, BrokerError> {
-    let Letter { exchange, key, mandatory, body, properties } = letter;
+    let OutgoingMessage { exchange, key, mandatory, body, properties } = message;
     let options = BasicPublishOptions { mandatory, ..BasicPublishOptions::default() };
     let post = channel.basic_publish(exchange.into(), key.into(), options, body.as_bytes(), properties);
     match timeout_at(deadline, post).await {
@@ -226,26 +231,27 @@ async fn post(
     }
 }
 
-/// Notes whichever message came back with this confirmation; it need not be the one that is confirmed.
+/// Waits for one confirm. Records a message that was returned with it, which may be another message.
 async fn confirmed(
     confirm: PublisherConfirm,
     deadline: Instant,
     returned: &mut HashSet<usize>,
 ) -> Result<(), BrokerError> {
-    let confirmation =
-        timeout_at(deadline, confirm).await.map_err(|_| BrokerError::late("a confirmation"))??;
-    let taken = confirmation.is_ack();
-    let asked = !matches!(confirmation, Confirmation::NotRequested);
+    let confirmation = timeout_at(deadline, confirm)
+        .await
+        .map_err(|_| BrokerError::late("waiting for a publisher confirm"))??;
+    let is_ack = confirmation.is_ack();
+    let was_requested = !matches!(confirmation, Confirmation::NotRequested);
     if let Some(message) = confirmation.take_message() {
         let position = message.properties.correlation_id().as_ref();
         returned.extend(position.and_then(|position| position.as_str().parse::<usize>().ok()));
     }
-    if !taken || !asked {
-        return Err(BrokerError::Unavailable("it did not take a message".to_owned()));
+    if !is_ack || !was_requested {
+        return Err(BrokerError::Unavailable("it rejected a message".to_owned()));
     }
     Ok(())
 }
 
-fn whole(number: u64) -> AMQPValue {
+fn integer(number: u64) -> AMQPValue {
     AMQPValue::LongLongInt(i64::try_from(number).unwrap_or(i64::MAX))
 }

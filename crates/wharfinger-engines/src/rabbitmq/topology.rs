@@ -1,5 +1,5 @@
-//! The queues and exchanges, and how they are declared. Declaring what exists changes nothing, so it is done
-//! after every connection: a broker that was wiped has them back before anything is published.
+//! Declares the queues and exchanges. Declaring an existing one changes nothing, so this runs after every connect. A wiped
+//! broker gets them back before the first publish.
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -11,17 +11,17 @@ use super::error::BrokerError;
 pub(super) const CLEANUP: &str = "resource.cleanup";
 pub(super) const DEAD_LETTERS: &str = "resource.cleanup.dlq";
 pub(super) const WAKE: &str = "wharfinger.wake";
-/// The exchange of the plugin, where there is one.
+/// The delayed exchange, if the plugin is used. Also the name prefix of the delay queues.
 pub(super) const DELAYED: &str = "resource.delayed";
 
-/// How often a message may come back unacknowledged before it is a dead letter.
+/// After this many deliveries without an acknowledgement, a message becomes a dead letter.
 const DELIVERIES_MAX: i64 = 20;
 
 pub(super) fn queue_of_step(step_ms: u64) -> String {
     format!("{DELAYED}.{step_ms}")
 }
 
-/// All of it, one answer after the other: the error says which could not be had.
+/// Declares everything in sequence. The error names what failed.
 pub(super) async fn declare(channel: &Channel, delayed_exchange: bool) -> Result<(), BrokerError> {
     declare_queue(channel, DEAD_LETTERS, quorum([])).await?;
     let limit = ("x-delivery-limit", AMQPValue::LongLongInt(DELIVERIES_MAX));
@@ -39,7 +39,7 @@ pub(super) async fn declare(channel: &Channel, delayed_exchange: bool) -> Result
                 arguments([]),
             )
             .await
-            .map_err(|error| told(error, &format!("binding queue {CLEANUP} to exchange {DELAYED}")))?;
+            .map_err(|error| with_remedy(error, &format!("binding queue {CLEANUP} to exchange {DELAYED}")))?;
     } else {
         for step_ms in STEPS_MS {
             let ttl = ("x-message-ttl", AMQPValue::LongLongInt(step_ms.cast_signed()));
@@ -54,7 +54,7 @@ async fn declare_queue(channel: &Channel, name: &str, table: FieldTable) -> Resu
     let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     match channel.queue_declare(name.into(), options, table).await {
         Ok(_) => Ok(()),
-        Err(error) => Err(told(error, &format!("declaring queue {name}"))),
+        Err(error) => Err(with_remedy(error, &format!("declaring queue {name}"))),
     }
 }
 
@@ -66,24 +66,23 @@ async fn declare_exchange(
 ) -> Result<(), BrokerError> {
     let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
     let declared = channel.exchange_declare(name.into(), kind, options, table).await;
-    declared.map_err(|error| told(error, &format!("declaring exchange {name}")))
+    declared.map_err(|error| with_remedy(error, &format!("declaring exchange {name}")))
 }
 
-/// A refusal, with what a person can do about it.
-fn told(error: lapin::Error, what: &str) -> BrokerError {
+/// Adds the operation and, for a refusal, the remedy.
+fn with_remedy(error: lapin::Error, what: &str) -> BrokerError {
     match BrokerError::from(error) {
         BrokerError::Refused(why) if why.contains("inequivalent") => BrokerError::Refused(format!(
-            "{what}: it exists with other arguments ({why}); nothing in it is needed, so delete it and start again"
+            "{what}: it exists with other arguments ({why}). Its messages are not needed: delete it and start again"
         )),
         BrokerError::Refused(why) if why.contains("unknown exchange type") => BrokerError::Refused(format!(
-            "{what}: {why}; the broker lacks the plugin rabbitmq_delayed_message_exchange, so do without the \
-             delayed exchange"
+            "{what}: {why}. The broker lacks the plugin rabbitmq_delayed_message_exchange: set AMQP_DELAYED_EXCHANGE=false"
         )),
         BrokerError::Refused(why) if why.contains("ACCESS_REFUSED") => BrokerError::Refused(format!(
-            "{what}: {why}; the user needs configure, write and read on `^(resource|wharfinger)\\.`, and write on \
-             `amq.default`"
+            "{what}: {why}. The user needs the permissions configure, write and read on `^(resource|wharfinger)\\.`, and \
+             write on `amq.default`"
         )),
-        other => other.doing(what),
+        other => other.context(what),
     }
 }
 
@@ -91,8 +90,8 @@ fn quorum(more: impl IntoIterator<Item = (&'static str, AMQPValue)>) -> FieldTab
     arguments([("x-queue-type", text("quorum"))].into_iter().chain(more))
 }
 
-/// At least once: the message leaves its queue when the next one has it. That needs a queue that would rather
-/// refuse a message than drop an old one.
+/// Dead-lettering at least once: the message leaves its queue only after the next queue has it. This strategy requires the
+/// overflow behaviour `reject-publish`.
 fn dead_letters_to(queue: &str) -> [(&'static str, AMQPValue); 4] {
     [
         ("x-dead-letter-exchange", text("")),

@@ -1,4 +1,4 @@
-//! What was worked out lately, kept by the same Redis for all processes. Whoever reads it judges whether it still holds.
+//! A cache on the same Redis for all processes. Readers decide whether a value is still valid.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ pub struct RedisCache {
     catalog_id: String,
     faults: Faults,
     read: Script,
-    keep: Script,
+    store: Script,
 }
 
 impl RedisCache {
-    /// Reads the URL; nothing is connected yet.
+    /// Parses the URL. Connects at the first call.
     pub fn new(url: &str, catalog_id: String, faults: Faults) -> Result<RedisCache, QuotaError> {
         Ok(RedisCache {
             connector: Connector::new(url)?,
             catalog_id,
             faults,
             read: Script::new("return redis.call('GET', KEYS[1])"),
-            keep: Script::new("redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1"),
+            store: Script::new("redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1"),
         })
     }
 
-    /// Waits so long for an answer before the server counts as away.
-    pub fn with_patience(self, patience: Duration) -> RedisCache {
-        RedisCache { connector: self.connector.with_patience(patience), ..self }
+    /// Sets how long to wait for an answer before the server counts as unavailable.
+    pub fn with_timeout(self, timeout: Duration) -> RedisCache {
+        RedisCache { connector: self.connector.with_timeout(timeout), ..self }
     }
 
     fn key(&self, name: &str) -> String {
@@ -43,10 +43,10 @@ impl RedisCache {
         self.faults.around("redis cache read", self.connector.invoke(&call)).await
     }
 
-    pub async fn keep(&self, name: &str, value: &str, ms: i64) -> Result<(), QuotaError> {
-        let mut call = self.keep.prepare_invoke();
+    pub async fn store(&self, name: &str, value: &str, ms: i64) -> Result<(), QuotaError> {
+        let mut call = self.store.prepare_invoke();
         call.key(self.key(name)).arg(value).arg(ms.max(1));
-        let _: i64 = self.faults.around("redis cache keep", self.connector.invoke(&call)).await?;
+        let _: i64 = self.faults.around("redis cache store", self.connector.invoke(&call)).await?;
         Ok(())
     }
 }

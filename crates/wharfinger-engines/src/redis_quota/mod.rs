@@ -1,5 +1,5 @@
-//! Quotas on Redis: a fast gate in front of the catalog, whose counters can always be loaded anew. Every change is a
-//! script, so that none happens by halves; each can be sent twice without harm, and none guesses what is missing.
+//! Quotas on Redis: fast counters in front of the catalog, which can reload them at any time. Every change is one atomic
+//! script. Each script may be sent twice, and none guesses a missing value.
 
 mod cache;
 mod connect;
@@ -17,24 +17,24 @@ pub use cache::RedisCache;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaError {
-    /// No answer, or none that helps: what was asked may have happened. Later.
-    #[error("Redis does not answer: {0}")]
-    Away(String),
-    /// A person has to do something about it.
+    /// No usable answer. The call may have had its effect. Try again later.
+    #[error("Redis is unavailable: {0}")]
+    Unavailable(String),
+    /// Stays until an operator fixes it.
     #[error("Redis cannot be used: {0}")]
     Refused(String),
 }
 
 impl From<InjectedFault> for QuotaError {
     fn from(injected: InjectedFault) -> Self {
-        QuotaError::Away(injected.to_string())
+        QuotaError::Unavailable(injected.to_string())
     }
 }
 
-/// What Redis says to a file that wants in.
+/// The answer to a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reservation {
-    /// It fits and is counted, under this epoch.
+    /// The file fits and is counted under this epoch.
     Counted {
         epoch: i64,
         limit_bytes: u64,
@@ -43,47 +43,48 @@ pub enum Reservation {
         used_bytes: u64,
         limit_bytes: u64,
     },
-    /// Redis has lost count.
+    /// The counters are missing or invalid: load them.
     Reload,
 }
 
-/// What Redis says to a refund.
+/// The answer to a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refunded {
-    /// Applied, now or before, or contained in what was loaded. So many are remembered, where it was now.
+pub enum RefundResult {
+    /// Applied now or earlier, or already part of the loaded counter. `remembered` is the number of refund ids in Redis, or
+    /// 0 if the refund was not applied by this call.
     Done { remembered: u64 },
-    /// Redis counts from an older epoch: a load is on its way.
+    /// The counters have an older epoch: a load will follow.
     Later,
-    /// Redis has lost count.
+    /// The counters are missing or invalid: load them.
     Reload,
 }
 
-/// A load that Redis expects.
+/// An announced load. Redis accepts it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announced {
+pub struct AnnouncedLoad {
     pub name: String,
-    /// What is counted under now, if that is sound.
-    pub sound_epoch: Option<i64>,
+    /// The epoch of the current counters, if they are valid.
+    pub valid_epoch: Option<i64>,
 }
 
-/// What Redis says to a load.
+/// The answer to a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loaded {
-    /// What was counted before, where that was sound.
-    Yes { used_bytes_before: Option<u64> },
-    /// Somebody loaded a later epoch.
+pub enum LoadResult {
+    /// Loaded. `used_bytes_before` is the previous counter, if it was valid.
+    Loaded { used_bytes_before: Option<u64> },
+    /// Another process loaded a later epoch.
     Newer { epoch: i64 },
-    /// The server went down, or was flushed, since it was told of this load.
+    /// The server does not know this load: it restarted or was flushed, or the load was used already.
     Unannounced,
 }
 
-/// What Redis is to count from.
+/// The counters to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     pub epoch: i64,
     pub used_bytes: u64,
     pub limit_bytes: u64,
-    /// Otherwise the limit is the default, which every reservation names.
+    /// If false, the limit is the default, which every reservation passes.
     pub has_own_limit: bool,
 }
 
@@ -97,14 +98,14 @@ struct Scripts {
     probe: Script,
 }
 
-/// A script of ours, as the server gets it: after what all of them begin with.
+/// The text of a script, with the common prefix `state.lua`.
 macro_rules! script {
     ($name:literal) => {
         concat!(include_str!("scripts/state.lua"), "\n", include_str!(concat!("scripts/", $name, ".lua")))
     };
 }
 
-/// The text of the script that counts a file, for whoever measures the server by itself.
+/// The text of the reserve script, for benchmarks of the server alone.
 pub const RESERVE_SCRIPT: &str = script!("reserve");
 
 impl Scripts {
@@ -121,8 +122,8 @@ impl Scripts {
     }
 }
 
-/// A load that has not come by then has to be announced again.
-const ANNOUNCED_FOR_S: u32 = 60;
+/// An announcement is valid for this long.
+const ANNOUNCEMENT_S: u32 = 60;
 
 pub struct RedisQuota {
     connector: Connector,
@@ -132,14 +133,14 @@ pub struct RedisQuota {
 }
 
 impl RedisQuota {
-    /// Reads the URL; nothing is connected yet. What another catalog counts on the same server is not taken for ours.
+    /// Parses the URL. Connects at the first call. Counters of other catalogs on the same server are not used.
     pub fn new(url: &str, catalog_id: String, faults: Faults) -> Result<RedisQuota, QuotaError> {
         Ok(RedisQuota { connector: Connector::new(url)?, scripts: Scripts::new(), catalog_id, faults })
     }
 
-    /// Waits so long for an answer before the server counts as away.
-    pub fn with_patience(self, patience: Duration) -> RedisQuota {
-        RedisQuota { connector: self.connector.with_patience(patience), ..self }
+    /// Sets how long to wait for an answer before the server counts as unavailable.
+    pub fn with_timeout(self, timeout: Duration) -> RedisQuota {
+        RedisQuota { connector: self.connector.with_timeout(timeout), ..self }
     }
 
     /// The server's address, without secrets.
@@ -147,7 +148,8 @@ impl RedisQuota {
         self.connector.address()
     }
 
-    /// Whether the server answers, is one we can use, and lets us do all that the scripts do. Answers its version.
+    /// Checks that the server answers, has a supported version and permits everything that the scripts do. Returns its
+    /// version.
     pub async fn check(&self) -> Result<String, QuotaError> {
         let tenant = TenantId::new("wharfinger/check").map_err(|bad| QuotaError::Refused(bad.to_string()))?;
         self.faults
@@ -162,13 +164,13 @@ impl RedisQuota {
             .await
     }
 
-    /// Whether the server answers. It writes nothing there, so that strangers may make us ask.
+    /// Checks whether the server answers. It writes nothing, so requests without authentication may trigger it.
     pub async fn ping(&self) -> Result<(), QuotaError> {
         self.faults.around("redis ping", self.connector.ping()).await
     }
 
-    /// `attempt` names this try alone. One that was released is not tried again: its release may still be under way, and
-    /// would take back what the second try counted.
+    /// `attempt` is unique for this call. A released attempt must not be reserved again: a release that is still on its way
+    /// would remove the second reservation.
     pub async fn reserve(
         &self,
         tenant: &TenantId,
@@ -190,13 +192,13 @@ impl RedisQuota {
         }
     }
 
-    /// What these tries counted is in the catalog, and needs no remembering.
+    /// Removes attempts from the list of attempts in flight, because their files are in the catalog. They stay counted.
     pub async fn settle(&self, tenant: &TenantId, attempts: &[Uuid]) -> Result<(), QuotaError> {
         let ids: Vec<String> = attempts.iter().map(Uuid::to_string).collect();
         self.ask("redis settle", &self.scripts.settle, tenant, &ids).await.map(|_| ())
     }
 
-    /// Only for a try that, for certain, brought nothing into the catalog.
+    /// Removes a reservation. Only for an attempt that certainly wrote nothing to the catalog.
     pub async fn release(&self, tenant: &TenantId, attempt: Uuid) -> Result<(), QuotaError> {
         self.ask("redis release", &self.scripts.release, tenant, &[attempt.to_string()]).await.map(|_| ())
     }
@@ -207,32 +209,32 @@ impl RedisQuota {
         line: &str,
         bytes: u64,
         epoch: i64,
-    ) -> Result<Refunded, QuotaError> {
+    ) -> Result<RefundResult, QuotaError> {
         let args = [line.to_owned(), bytes.to_string(), epoch.to_string()];
         let answer = self.ask("redis refund", &self.scripts.refund, tenant, &args).await?;
         match words(&answer).as_slice() {
-            ["done"] => Ok(Refunded::Done { remembered: 0 }),
-            ["done", remembered] => Ok(Refunded::Done { remembered: number(remembered)? }),
-            ["later"] => Ok(Refunded::Later),
-            ["reload"] => Ok(Refunded::Reload),
+            ["done"] => Ok(RefundResult::Done { remembered: 0 }),
+            ["done", remembered] => Ok(RefundResult::Done { remembered: number(remembered)? }),
+            ["later"] => Ok(RefundResult::Later),
+            ["reload"] => Ok(RefundResult::Reload),
             _ => Err(unexpected(&answer)),
         }
     }
 
-    /// Before the catalog is asked what to count from. `load` is any text that nobody else uses.
-    pub async fn announce(&self, tenant: &TenantId, load: &str) -> Result<Announced, QuotaError> {
-        let args = [load.to_owned(), ANNOUNCED_FOR_S.to_string()];
+    /// Announces a load. Call it before reading the counters from the catalog. `load` is any unique text.
+    pub async fn announce(&self, tenant: &TenantId, load: &str) -> Result<AnnouncedLoad, QuotaError> {
+        let args = [load.to_owned(), ANNOUNCEMENT_S.to_string()];
         let answer = self.ask("redis announce", &self.scripts.announce, tenant, &args).await?;
         match words(&answer).as_slice() {
-            ["announced", name, ""] => Ok(Announced { name: (*name).to_owned(), sound_epoch: None }),
+            ["announced", name, ""] => Ok(AnnouncedLoad { name: (*name).to_owned(), valid_epoch: None }),
             ["announced", name, epoch] => {
-                Ok(Announced { name: (*name).to_owned(), sound_epoch: Some(number(epoch)?) })
+                Ok(AnnouncedLoad { name: (*name).to_owned(), valid_epoch: Some(number(epoch)?) })
             }
             _ => Err(unexpected(&answer)),
         }
     }
 
-    pub async fn load(&self, tenant: &TenantId, name: &str, load: Load) -> Result<Loaded, QuotaError> {
+    pub async fn load(&self, tenant: &TenantId, name: &str, load: Load) -> Result<LoadResult, QuotaError> {
         let args = [
             name.to_owned(),
             load.epoch.to_string(),
@@ -242,10 +244,10 @@ impl RedisQuota {
         ];
         let answer = self.ask("redis load", &self.scripts.load, tenant, &args).await?;
         match words(&answer).as_slice() {
-            ["loaded", ""] => Ok(Loaded::Yes { used_bytes_before: None }),
-            ["loaded", before] => Ok(Loaded::Yes { used_bytes_before: Some(number(before)?) }),
-            ["newer", epoch] => Ok(Loaded::Newer { epoch: number(epoch)? }),
-            ["unannounced"] => Ok(Loaded::Unannounced),
+            ["loaded", ""] => Ok(LoadResult::Loaded { used_bytes_before: None }),
+            ["loaded", before] => Ok(LoadResult::Loaded { used_bytes_before: Some(number(before)?) }),
+            ["newer", epoch] => Ok(LoadResult::Newer { epoch: number(epoch)? }),
+            ["unannounced"] => Ok(LoadResult::Unannounced),
             _ => Err(unexpected(&answer)),
         }
     }
@@ -278,8 +280,8 @@ impl RedisQuota {
     }
 }
 
-/// The keys of a tenant, in the order that the scripts know. Braces make them share a hash slot; a tenant's own
-/// closing brace would end them early.
+/// The keys of a tenant, in the order that the scripts expect. The braces put them into one hash slot. A closing brace in the
+/// tenant is encoded, because it would end the hash tag.
 pub fn keys(tenant: &TenantId) -> [String; 6] {
     let tenant = tenant.as_str().replace('%', "%25").replace('}', "%7D");
     ["used", "limit", "loaded", "inflight", "refunded", "loading"]
@@ -291,9 +293,9 @@ fn words(answer: &[String]) -> Vec<&str> {
 }
 
 fn number<T: std::str::FromStr>(word: &str) -> Result<T, QuotaError> {
-    word.parse().map_err(|_| QuotaError::Away(format!("it answered {word:?} where a number belongs")))
+    word.parse().map_err(|_| QuotaError::Unavailable(format!("it answered `{word}` instead of a number")))
 }
 
 fn unexpected(answer: &[String]) -> QuotaError {
-    QuotaError::Away(format!("it answered {answer:?}"))
+    QuotaError::Unavailable(format!("unexpected answer: {}", answer.join(" ")))
 }

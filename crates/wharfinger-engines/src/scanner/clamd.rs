@@ -24,7 +24,7 @@ const ANSWER_BYTES_MAX: usize = 4_096;
 
 /// How long clamd may take over what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     pub connect: Duration,
     /// To take the next piece: connections wait while all its threads are busy with other files.
     pub piece: Duration,
@@ -34,7 +34,7 @@ pub struct Patience {
     pub word: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(5),
@@ -48,7 +48,7 @@ impl Default for Patience {
 #[derive(Clone, Debug)]
 pub struct Clamd {
     address: Address,
-    patience: Patience,
+    timeouts: Timeouts,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,12 +69,12 @@ enum Unsent {
 }
 
 impl Clamd {
-    pub fn at(url: &str) -> Result<Clamd, String> {
-        Ok(Clamd { address: Address::parse(url)?, patience: Patience::default() })
+    pub fn new(url: &str) -> Result<Clamd, String> {
+        Ok(Clamd { address: Address::parse(url)?, timeouts: Timeouts::default() })
     }
 
-    pub fn with_patience(self, patience: Patience) -> Clamd {
-        Clamd { patience, ..self }
+    pub fn with_timeouts(self, timeouts: Timeouts) -> Clamd {
+        Clamd { timeouts, ..self }
     }
 
     pub(super) async fn scan(&self, bytes: Chunks) -> Result<Verdict, ScanError> {
@@ -83,18 +83,18 @@ impl Clamd {
         let sent = tokio::select! {
             // In this order: an answer to the end of the stream is not taken for one that came before it.
             biased;
-            sent = send(&mut questions, bytes, self.patience.piece) => sent,
+            sent = send(&mut questions, bytes, self.timeouts.piece) => sent,
             early = &mut answer => return early_meaning(&early.map_err(|error| self.unavailable(error))?),
         };
         match sent {
             Ok(()) => {
-                let answer = timeout(self.patience.verdict, answer).await;
+                let answer = timeout(self.timeouts.verdict, answer).await;
                 let answer = answer.map_err(|_| self.unavailable("no verdict in time"))?;
                 meaning(&answer.map_err(|error| self.unavailable(error))?)
             }
             Err(Unsent::Source(error)) => Err(unread(error)),
             Err(Unsent::Late) => Err(self.unavailable("it does not take the file in time")),
-            Err(Unsent::Line(broken)) => match timeout(self.patience.word, answer).await {
+            Err(Unsent::Line(broken)) => match timeout(self.timeouts.word, answer).await {
                 Ok(Ok(answer)) => early_meaning(&answer),
                 _ => Err(self.unavailable(broken)),
             },
@@ -107,14 +107,14 @@ impl Clamd {
             questions.write_all(b"zVERSION\0").await?;
             read_answer(&mut answers).await
         };
-        let answer = timeout(self.patience.word, asking).await;
+        let answer = timeout(self.timeouts.word, asking).await;
         let version = answer.map_err(|_| self.unavailable("no answer in time"))?;
         let version = version.map_err(|error| self.unavailable(error))?;
         if version.starts_with("ClamAV ") { Ok(version) } else { Err(misplaced(&version)) }
     }
 
     async fn connect(&self) -> Result<(Answers, Questions), ScanError> {
-        let connecting = timeout(self.patience.connect, self.address.connect()).await;
+        let connecting = timeout(self.timeouts.connect, self.address.connect()).await;
         let connected = connecting.map_err(|_| self.unavailable("no connection in time"))?;
         connected.map_err(|error| self.unavailable(error))
     }
@@ -290,7 +290,7 @@ mod tests {
             "unix:run/clamd.ctl",
             "unix:/run/",
         ] {
-            let error = Clamd::at(url).map(|clamd| clamd.address).expect_err(url);
+            let error = Clamd::new(url).map(|clamd| clamd.address).expect_err(url);
             assert!(error.contains("tcp://host:3310 or unix:/path"), "{error}");
         }
     }

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 
 pub use builtin::Signatures;
-pub use clamd::{Clamd, Patience};
+pub use clamd::{Clamd, Timeouts};
 
 /// The bytes of a file, or why they could not be read.
 pub type Chunks = BoxStream<'static, Result<Bytes, String>>;
@@ -61,7 +61,7 @@ pub enum Scanner {
 impl Scanner {
     /// At `tcp://host:3310` or `unix:/path`. Nobody is asked yet; the error says what is wrong with the address.
     pub fn clamd(url: &str) -> Result<Scanner, String> {
-        Clamd::at(url).map(Scanner::Clamd)
+        Clamd::new(url).map(Scanner::Clamd)
     }
 
     pub fn builtin(signatures: Signatures) -> Scanner {

@@ -1,4 +1,4 @@
-//! Which folder is ours: two processes on one spool would send, and count, the same batches.
+//! Locks a spool folder for one process. Two processes on one folder would send and count the same batches.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -7,37 +7,37 @@ use std::path::{Path, PathBuf};
 use super::durable::sync_folder;
 
 const LOCK: &str = ".wharfinger-lock";
-/// Of processes that found the folder taken.
-const BESIDE: &str = "beside-";
-const BESIDE_MAX: u32 = 64;
+/// Subfolders for processes that find the folder locked.
+const SUBFOLDER: &str = "beside-";
+const SUBFOLDERS_MAX: u32 = 64;
 
 pub(super) struct DirLock {
     pub(super) root: PathBuf,
-    /// Held as long as the process lives.
+    /// Dropping the files releases the locks.
     locks: Vec<File>,
 }
 
 impl DirLock {
-    /// The folder, or the first one below it that nobody works on.
+    /// Locks the folder, or the first free subfolder.
     pub(super) fn take(folder: &Path) -> io::Result<DirLock> {
         DirLock::first_free(
             std::iter::once(folder.to_path_buf())
-                .chain((1..=BESIDE_MAX).map(|number| folder.join(format!("{BESIDE}{number}")))),
+                .chain((1..=SUBFOLDERS_MAX).map(|number| folder.join(format!("{SUBFOLDER}{number}")))),
         )
     }
 
     pub(super) fn first_free(folders: impl Iterator<Item = PathBuf>) -> io::Result<DirLock> {
         for root in folders {
-            make(&root)?;
+            create(&root)?;
             if let Some(lock) = lock(&root)? {
                 return Ok(DirLock { root, locks: vec![lock] });
             }
         }
-        Err(io::Error::new(io::ErrorKind::ResourceBusy, "too many processes work on it"))
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "too many processes use this folder"))
     }
 
-    /// Whether a folder below is nobody else's; from now on it is ours.
-    pub(super) fn also_take(&mut self, folder: &Path) -> io::Result<bool> {
+    /// Locks a subfolder too, if it has a lock file. Returns false if another process holds the lock.
+    pub(super) fn also_lock(&mut self, folder: &Path) -> io::Result<bool> {
         if !folder.join(LOCK).exists() {
             return Ok(true);
         }
@@ -48,13 +48,13 @@ impl DirLock {
     }
 }
 
-/// A folder that is there after a power cut, too, with all that lead to it.
-fn make(folder: &Path) -> io::Result<()> {
+/// Creates a folder and its parents. They survive a power failure.
+fn create(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
     let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    make(parent)?;
+    create(parent)?;
     match fs::create_dir(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !folder.is_dir() => Err(error),
         _ => sync_folder(parent),

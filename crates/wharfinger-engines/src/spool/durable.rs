@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all, and stay through a power cut once a call has answered.
+//! Writes files atomically. After a successful call, the files survive a power failure.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -6,21 +6,21 @@ use std::path::Path;
 
 use wharfinger_events::name::{BatchName, META};
 
-/// Hidden, and of no other program: what is left of one is removed at the next start.
+/// Suffix of hidden temporary files. The next start removes leftover ones.
 pub(super) const TEMPORARY: &str = ".wharfinger-tmp";
 
 pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// A batch and its metadata. The metadata's name comes first: where there is data there is metadata.
+/// Writes a batch and its metadata. The metadata is renamed first, so that every data file has metadata.
 pub(super) fn write_pair(folder: &Path, name: &BatchName, data: &[u8], meta: &[u8]) -> io::Result<()> {
     let written = try_write_pair(folder, name, data, meta);
     if written.is_err() {
-        for left in [temporary(name.as_str()), temporary(&format!("{name}{META}"))] {
-            let _ = fs::remove_file(folder.join(left));
+        for leftover in [temporary(name.as_str()), temporary(&format!("{name}{META}"))] {
+            let _ = fs::remove_file(folder.join(leftover));
         }
-        // What may be gone after a power cut is not there: the data first, as always.
+        // After an error the files might not survive a power failure, so they are removed, the data first.
         let _ = fs::remove_file(folder.join(name.as_str()));
         let _ = fs::remove_file(folder.join(format!("{name}{META}")));
     }

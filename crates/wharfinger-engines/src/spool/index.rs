@@ -1,4 +1,4 @@
-//! What lies in the spool, by age, in memory.
+//! The batches of the spool, ordered by age, in memory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wharfinger_events::name::BatchName;
 use wharfinger_lifecycle::UnixMs;
 
-use super::Held;
+use super::SpooledBatch;
 use super::shares::{Shares, TenantBytes};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Index {
     waiting: BTreeMap<BatchName, Entry>,
-    aside: BTreeMap<BatchName, Aside>,
+    deferred: BTreeMap<BatchName, Deferred>,
     folders: Vec<Folder>,
     bytes: u64,
     events: u64,
@@ -30,7 +30,7 @@ pub(super) struct Index {
 }
 
 #[derive(Debug)]
-struct Aside {
+struct Deferred {
     entry: Entry,
     until: UnixMs,
     is_stored: bool,
@@ -40,18 +40,18 @@ struct Aside {
 struct Folder {
     path: PathBuf,
     files: usize,
-    /// Being written.
-    expected: usize,
+    /// Files that are being written.
+    writing: usize,
     is_shard: bool,
 }
 
 impl Index {
-    pub(super) fn counting_in(shares: Arc<Shares>) -> Index {
+    pub(super) fn with_shares(shares: Arc<Shares>) -> Index {
         Index { shares, ..Index::default() }
     }
 
     pub(super) fn add_folder(&mut self, path: PathBuf, is_shard: bool) -> usize {
-        self.folders.push(Folder { path, files: 0, expected: 0, is_shard });
+        self.folders.push(Folder { path, files: 0, writing: 0, is_shard });
         self.folders.len() - 1
     }
 
@@ -60,15 +60,15 @@ impl Index {
     }
 
     pub(super) fn files_in(&self, at: usize) -> usize {
-        self.folders[at].files + self.folders[at].expected
+        self.folders[at].files + self.folders[at].writing
     }
 
-    pub(super) fn expect(&mut self, at: usize) {
-        self.folders[at].expected += 1;
+    pub(super) fn begin_write(&mut self, at: usize) {
+        self.folders[at].writing += 1;
     }
 
-    pub(super) fn expected(&mut self, at: usize) {
-        self.folders[at].expected -= 1;
+    pub(super) fn end_write(&mut self, at: usize) {
+        self.folders[at].writing -= 1;
     }
 
     pub(super) fn is_empty_shard(&self, at: usize) -> bool {
@@ -84,12 +84,12 @@ impl Index {
     }
 
     pub(super) fn entry(&self, name: &BatchName) -> Option<&Entry> {
-        self.waiting.get(name).or_else(|| self.aside.get(name).map(|aside| &aside.entry))
+        self.waiting.get(name).or_else(|| self.deferred.get(name).map(|deferred| &deferred.entry))
     }
 
-    /// What would be lost with it: nothing, if the store has it.
+    /// The batch, unless the store already has it.
     pub(super) fn unstored(&self, name: &BatchName) -> Option<&Entry> {
-        let is_stored = self.aside.get(name).is_some_and(|aside| aside.is_stored);
+        let is_stored = self.deferred.get(name).is_some_and(|deferred| deferred.is_stored);
         self.entry(name).filter(|_| !is_stored)
     }
 
@@ -103,7 +103,10 @@ impl Index {
     }
 
     pub(super) fn remove(&mut self, name: &BatchName) -> Option<Entry> {
-        let entry = self.waiting.remove(name).or_else(|| self.aside.remove(name).map(|aside| aside.entry))?;
+        let entry = self
+            .waiting
+            .remove(name)
+            .or_else(|| self.deferred.remove(name).map(|deferred| deferred.entry))?;
         self.shares.subtract(entry.bytes, &entry.tenants);
         self.bytes -= entry.bytes;
         self.events -= entry.events;
@@ -111,45 +114,46 @@ impl Index {
         Some(entry)
     }
 
-    pub(super) fn set_aside(&mut self, name: &BatchName, until: UnixMs, is_stored: bool) {
-        let entry = self.waiting.remove(name).or_else(|| self.aside.remove(name).map(|aside| aside.entry));
+    pub(super) fn defer(&mut self, name: &BatchName, until: UnixMs, is_stored: bool) {
+        let entry =
+            self.waiting.remove(name).or_else(|| self.deferred.remove(name).map(|deferred| deferred.entry));
         if let Some(entry) = entry {
-            self.aside.insert(name.clone(), Aside { entry, until, is_stored });
+            self.deferred.insert(name.clone(), Deferred { entry, until, is_stored });
         }
     }
 
-    /// Those set aside are few: each has something wrong with it that a person has to mend.
-    pub(super) fn oldest(&self, now: UnixMs) -> Option<Held> {
-        let due = self.aside.iter().find(|(_, aside)| aside.until <= now);
-        let due = due.map(|(name, aside)| (name, &aside.entry, aside.is_stored));
+    /// The scan is short: few batches are deferred, each after an error.
+    pub(super) fn oldest(&self, now: UnixMs) -> Option<SpooledBatch> {
+        let due = self.deferred.iter().find(|(_, deferred)| deferred.until <= now);
+        let due = due.map(|(name, deferred)| (name, &deferred.entry, deferred.is_stored));
         let waiting = self.waiting.first_key_value().map(|(name, entry)| (name, entry, false));
         let (name, entry, is_stored) = match (due, waiting) {
             (Some(due), Some(waiting)) if due.0 < waiting.0 => due,
             (Some(due), None) => due,
             (_, waiting) => waiting?,
         };
-        Some(Held { name: name.clone(), bytes: entry.bytes, events: entry.events, is_stored })
+        Some(SpooledBatch { name: name.clone(), bytes: entry.bytes, events: entry.events, is_stored })
     }
 
-    pub(super) fn send(&mut self, name: Option<BatchName>) {
+    pub(super) fn set_sending(&mut self, name: Option<BatchName>) {
         self.sending = name;
     }
 
     pub(super) fn oldest_to_remove(&self) -> Option<BatchName> {
         let of_waiting = self.waiting.keys().find(|name| self.sending.as_ref() != Some(name));
-        let of_aside = self.aside.keys().find(|name| self.sending.as_ref() != Some(name));
-        of_waiting.into_iter().chain(of_aside).min().cloned()
+        let of_deferred = self.deferred.keys().find(|name| self.sending.as_ref() != Some(name));
+        of_waiting.into_iter().chain(of_deferred).min().cloned()
     }
 
     pub(super) fn oldest_of_all(&self) -> Option<BatchName> {
         let first = |one: Option<&BatchName>| one.cloned();
         let waiting = first(self.waiting.first_key_value().map(|(name, _)| name));
-        let aside = first(self.aside.first_key_value().map(|(name, _)| name));
-        waiting.into_iter().chain(aside).min()
+        let deferred = first(self.deferred.first_key_value().map(|(name, _)| name));
+        waiting.into_iter().chain(deferred).min()
     }
 
     pub(super) fn files(&self) -> usize {
-        self.waiting.len() + self.aside.len()
+        self.waiting.len() + self.deferred.len()
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -162,7 +166,7 @@ impl Index {
 
     pub(super) fn all(&self) -> impl Iterator<Item = (&Path, &BatchName, &Entry)> {
         let waiting = self.waiting.iter();
-        let aside = self.aside.iter().map(|(name, aside)| (name, &aside.entry));
-        waiting.chain(aside).map(|(name, entry)| (self.folder(entry.folder), name, entry))
+        let deferred = self.deferred.iter().map(|(name, deferred)| (name, &deferred.entry));
+        waiting.chain(deferred).map(|(name, entry)| (self.folder(entry.folder), name, entry))
     }
 }

@@ -1,5 +1,5 @@
-//! What was put into the spool and taken out, a line each: the index's cache, so that a start need not open a million
-//! files of metadata. It is believed only where a file is there, and may be lost at any time.
+//! A journal of added and removed batches, one per line. With it, a start does not have to read every metadata file. The
+//! files on disk are the truth: entries without a file are ignored, and a lost journal is rebuilt.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,81 +12,81 @@ use super::index::{Entry, Index};
 use super::shares::TenantBytes;
 
 const JOURNAL: &str = ".wharfinger-journal";
-/// So many lines more than there are files are no reason yet to begin it anew.
-const LINES_OVER_MAX: usize = 65_536;
+/// The journal is rewritten when it has many more lines than there are files. This many are always allowed.
+const EXTRA_LINES_MAX: usize = 65_536;
 
-/// What is known of batches, by folder and name.
-pub(super) type Entries = HashMap<PathBuf, HashMap<Box<str>, Noted>>;
+/// Batches by folder and name.
+pub(super) type Entries = HashMap<PathBuf, HashMap<Box<str>, BatchInfo>>;
 
 #[derive(Clone, Debug)]
-pub(super) struct Noted {
+pub(super) struct BatchInfo {
     pub(super) bytes: u64,
     pub(super) events: u64,
     pub(super) tenants: TenantBytes,
 }
 
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct JournalContents {
     pub(super) entries: Entries,
     pub(super) lines: usize,
 }
 
-impl Known {
-    /// Whether it says of every file what is so, and of nothing else, and not too often.
-    pub(super) fn is_true_of(&self, index: &Index) -> bool {
-        let known: usize = self.entries.values().map(HashMap::len).sum();
-        known == index.files()
-            && self.lines <= 2 * known + LINES_OVER_MAX
+impl JournalContents {
+    /// Whether the journal lists exactly the files of the index and is not too long.
+    pub(super) fn matches(&self, index: &Index) -> bool {
+        let listed: usize = self.entries.values().map(HashMap::len).sum();
+        listed == index.files()
+            && self.lines <= 2 * listed + EXTRA_LINES_MAX
             && index.all().all(|(folder, name, _)| {
                 self.entries.get(folder).is_some_and(|names| names.contains_key(name.as_str()))
             })
     }
 }
 
-/// None after it could not be written: it is then made anew at the next start.
 pub(super) struct Journal {
+    /// `None` after a write error. The next start rebuilds the journal.
     file: Option<File>,
     lines: usize,
 }
 
 impl Journal {
-    pub(super) fn read(root: &Path) -> Known {
-        let mut known = Known::default();
-        let Ok(file) = File::open(root.join(JOURNAL)) else { return known };
+    pub(super) fn read(root: &Path) -> JournalContents {
+        let mut contents = JournalContents::default();
+        let Ok(file) = File::open(root.join(JOURNAL)) else { return contents };
         let mut reader = BufReader::with_capacity(1 << 20, file);
         let mut line = Vec::new();
         while reader.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-            known.lines += 1;
-            // A line that was cut off by a crash says nothing.
+            contents.lines += 1;
+            // A crash may have cut off the last line, which is ignored.
             if let Some(text) = line.strip_suffix(b"\n").and_then(|line| std::str::from_utf8(line).ok()) {
-                known.follow(text);
+                contents.apply(text);
             }
             line.clear();
         }
-        known
+        contents
     }
 
-    pub(super) fn go_on(root: &Path, lines: usize) -> Journal {
+    pub(super) fn append_to(root: &Path, lines: usize) -> Journal {
         let file = File::options().append(true).create(true).open(root.join(JOURNAL));
-        Journal { file: reported(file), lines }
+        Journal { file: warn_on_error(file), lines }
     }
 
-    pub(super) fn anew(root: &Path, index: &Index) -> Journal {
-        match write_anew(root, index) {
-            Ok(()) => Journal::go_on(root, index.files()),
+    pub(super) fn rebuild(root: &Path, index: &Index) -> Journal {
+        match write_all(root, index) {
+            Ok(()) => Journal::append_to(root, index.files()),
             Err(error) => {
-                // Half of it would be believed.
+                // An incomplete journal must not be used.
                 let _ = fs::remove_file(root.join(JOURNAL));
-                Journal { file: reported(Err(error)), lines: 0 }
+                Journal { file: warn_on_error(Err(error)), lines: 0 }
             }
         }
     }
 
-    pub(super) fn added(&mut self, folder: &Path, name: &BatchName, entry: &Entry) {
+    pub(super) fn record_added(&mut self, folder: &Path, name: &BatchName, entry: &Entry) {
         self.write(line_of(folder, name, entry));
     }
 
-    pub(super) fn removed(&mut self, folder: &Path, name: &BatchName) {
+    pub(super) fn record_removed(&mut self, folder: &Path, name: &BatchName) {
         self.write(format!("-{}\t{name}\n", folder.display()));
     }
 
@@ -95,20 +95,20 @@ impl Journal {
         if let Some(file) = &mut self.file
             && let Err(error) = file.write_all(line.as_bytes())
         {
-            self.file = reported(Err(error));
+            self.file = warn_on_error(Err(error));
         }
     }
 
-    pub(super) fn keep_short(&mut self, index: &Index, root: &Path) {
-        if self.lines > 4 * index.files() + LINES_OVER_MAX {
-            *self = Journal::anew(root, index);
+    pub(super) fn compact(&mut self, index: &Index, root: &Path) {
+        if self.lines > 4 * index.files() + EXTRA_LINES_MAX {
+            *self = Journal::rebuild(root, index);
         }
     }
 }
 
-fn reported(file: io::Result<File>) -> Option<File> {
+fn warn_on_error(file: io::Result<File>) -> Option<File> {
     file.inspect_err(|error| {
-        tracing::warn!(error = %error, "the spool's journal cannot be written: the next start reads all metadata");
+        tracing::warn!(error = %error, "cannot write the spool journal, the next start will read all metadata files");
     })
     .ok()
 }
@@ -118,7 +118,7 @@ fn line_of(folder: &Path, name: &BatchName, entry: &Entry) -> String {
     format!("+{}\t{name}\t{bytes}\t{events}\t{}\n", folder.display(), tenants.to_json())
 }
 
-fn write_anew(root: &Path, index: &Index) -> io::Result<()> {
+fn write_all(root: &Path, index: &Index) -> io::Result<()> {
     let fresh = root.join(format!("{JOURNAL}-new"));
     let mut writer = BufWriter::with_capacity(1 << 20, File::create(&fresh)?);
     for (folder, name, entry) in index.all() {
@@ -128,8 +128,8 @@ fn write_anew(root: &Path, index: &Index) -> io::Result<()> {
     fs::rename(fresh, root.join(JOURNAL))
 }
 
-impl Known {
-    fn follow(&mut self, line: &str) {
+impl JournalContents {
+    fn apply(&mut self, line: &str) {
         let mut fields = line.get(1..).unwrap_or_default().split('\t');
         let (Some(folder), Some(name)) = (fields.next(), fields.next()) else { return };
         let folder = Path::new(folder);
@@ -138,11 +138,11 @@ impl Known {
                 let mut number = || fields.next()?.parse::<u64>().ok();
                 let (Some(bytes), Some(events)) = (number(), number()) else { return };
                 let tenants = TenantBytes::from_json(fields.next().unwrap_or_default().as_bytes());
-                let noted = Noted { bytes, events, tenants };
+                let info = BatchInfo { bytes, events, tenants };
                 if let Some(names) = self.entries.get_mut(folder) {
-                    names.insert(name.into(), noted);
+                    names.insert(name.into(), info);
                 } else {
-                    self.entries.insert(folder.to_path_buf(), HashMap::from([(name.into(), noted)]));
+                    self.entries.insert(folder.to_path_buf(), HashMap::from([(name.into(), info)]));
                 }
             }
             Some(b'-') => {

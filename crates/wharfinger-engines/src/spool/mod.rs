@@ -1,5 +1,5 @@
-//! Batches of events that wait on disk until the store takes them: files of gzip with their metadata beside them, in
-//! folders of a few thousand, with an index in memory. The files are the truth; the journal is the index's cache.
+//! The event spool: batches that wait on disk until the store accepts them. Each batch is a gzip file with a metadata
+//! file, in folders with a few thousand files. The index is in memory, and a journal on disk speeds up the start.
 
 mod dir_lock;
 mod durable;
@@ -21,13 +21,13 @@ use wharfinger_lifecycle::UnixMs;
 use dir_lock::DirLock;
 use index::{Entry, Index};
 use journal::Journal;
-pub use segments::{Leftover, Segment, SegmentFolder};
+pub use segments::{LeftoverSegment, Segment, SegmentFolder};
 use shares::{Shares, TenantBytes};
 
-/// A folder of more than this is slow in many file systems, and stays so when it is empty again.
+/// Larger folders are slow in many file systems, even after they are empty again.
 const SHARD_FILES_MAX: usize = 4_096;
 const SHARD: &str = "shard-";
-/// A batch is read whole, to be looked through and sent.
+/// Batches are read completely into memory, so larger files are refused.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 pub struct Spool {
@@ -37,30 +37,30 @@ pub struct Spool {
     inner: Mutex<Inner>,
 }
 
-/// What a batch consists of.
+/// The events of a batch.
 #[derive(Clone, Debug, Default)]
-pub struct Contents {
+pub struct BatchContents {
     pub events: u64,
-    /// How its bytes are divided among tenants, before they were packed.
+    /// Uncompressed bytes per tenant.
     pub tenants: BTreeMap<String, u64>,
 }
 
 struct Inner {
     index: Index,
     journal: Journal,
-    /// The folder that new batches go to.
+    /// The folder for new batches.
     shard: Option<usize>,
     next_shard: u64,
 }
 
-/// What is not in the spool any more.
+/// The unsent batches that a call removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gone {
+pub struct Removed {
     pub files: u64,
     pub events: u64,
 }
 
-impl Gone {
+impl Removed {
     fn add(&mut self, entry: Option<&Entry>) {
         self.files += u64::from(entry.is_some());
         self.events += entry.map_or(0, |entry| entry.events);
@@ -68,8 +68,8 @@ impl Gone {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum NotSaved {
-    #[error("it has {bytes} bytes, and the spool may have {bytes_max}")]
+pub enum SaveError {
+    #[error("the batch has {bytes} bytes, the limit of the spool is {bytes_max}")]
     TooLarge { bytes: u64, bytes_max: u64 },
     #[error("{0}")]
     Disk(#[from] io::Error),
@@ -80,47 +80,47 @@ pub struct SpoolStatus {
     pub files: u64,
     pub bytes: u64,
     pub events: u64,
-    /// When the oldest batch was begun, in seconds since 1970.
+    /// When the oldest batch was opened, in seconds since 1970.
     pub oldest_unix: Option<i64>,
 }
 
 /// One batch of the spool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct SpooledBatch {
     pub name: BatchName,
     pub bytes: u64,
     pub events: u64,
-    /// The store has it; only the file is left to be removed.
+    /// The store has the batch. Only its file must still be removed.
     pub is_stored: bool,
 }
 
 impl Spool {
-    /// Takes the folder over as it is, whoever wrote it. Where another process works on it, a folder below it is ours.
+    /// Opens the folder, also one that another program wrote. If another process uses it, a subfolder is opened instead.
     pub fn open(folder: &Path, bytes_max: u64) -> io::Result<Spool> {
         let mut dir = DirLock::take(folder)?;
-        let known = Journal::read(&dir.root);
-        let found = walk::walk(&mut dir, &known.entries)?;
+        let journaled = Journal::read(&dir.root);
+        let found = walk::walk(&mut dir, &journaled.entries)?;
         let next_shard = found.next_shard;
         let shares = Arc::new(Shares::default());
-        let mut index = Index::counting_in(shares.clone());
+        let mut index = Index::with_shares(shares.clone());
         for (path, files) in found.folders {
             let is_shard = path.to_str().is_some_and(|name| name.starts_with(SHARD));
             let at = index.add_folder(path, is_shard);
-            for walk::Batch { name, noted } in files {
+            for walk::FoundBatch { name, info } in files {
                 let name = match index.contains(&name) {
-                    true => rename_twin(&dir.root.join(index.folder(at)), &name, &index)?,
+                    true => rename_duplicate(&dir.root.join(index.folder(at)), &name, &index)?,
                     false => name,
                 };
-                let journal::Noted { bytes, events, tenants } = noted;
+                let journal::BatchInfo { bytes, events, tenants } = info;
                 index.insert(name, Entry { folder: at, bytes, events, tenants });
             }
         }
         for folder in index.empty_shards() {
             let _ = fs::remove_dir(dir.root.join(index.folder(folder)));
         }
-        let journal = match known.is_true_of(&index) {
-            true => Journal::go_on(&dir.root, known.lines),
-            false => Journal::anew(&dir.root, &index),
+        let journal = match journaled.matches(&index) {
+            true => Journal::append_to(&dir.root, journaled.lines),
+            false => Journal::rebuild(&dir.root, &index),
         };
         let inner = Inner { index, journal, shard: None, next_shard };
         Ok(Spool { dir, bytes_max, shares, inner: Mutex::new(inner) })
@@ -134,14 +134,14 @@ impl Spool {
         &self.dir.root
     }
 
-    /// Puts a batch on disk to stay; then the oldest make room for it, and the answer is what had to go. The same name
-    /// again is the same batch.
-    pub fn save(&self, name: &BatchName, gz: &[u8], contents: &Contents) -> Result<Gone, NotSaved> {
+    /// Writes a batch durably. If the spool is then over its limit, the oldest batches are removed and returned. Saving the
+    /// same name again replaces the batch.
+    pub fn save(&self, name: &BatchName, gz: &[u8], contents: &BatchContents) -> Result<Removed, SaveError> {
         let bytes = gz.len() as u64;
         let events = contents.events;
         let tenants = TenantBytes::divide(bytes, &contents.tenants);
         if bytes > self.bytes_max {
-            return Err(NotSaved::TooLarge { bytes, bytes_max: self.bytes_max });
+            return Err(SaveError::TooLarge { bytes, bytes_max: self.bytes_max });
         }
         let (at, folder) = {
             let mut inner = self.lock();
@@ -149,8 +149,8 @@ impl Spool {
                 Some(entry) => entry.folder,
                 None => self.shard(&mut inner)?,
             };
-            // So that nobody takes the folder away meanwhile.
-            inner.index.expect(at);
+            // Keeps other threads from removing the folder.
+            inner.index.begin_write(at);
             (at, self.dir.root.join(inner.index.folder(at)))
         };
         let meta = match tenants.is_empty() {
@@ -159,9 +159,9 @@ impl Spool {
         };
         let written = durable::write_pair(&folder, name, gz, meta.as_bytes());
         let mut inner = self.lock();
-        inner.index.expected(at);
+        inner.index.end_write(at);
         if let Err(error) = written {
-            // A folder that does not take it is not tried again; the next batch gets another.
+            // The next batch uses another folder.
             if inner.shard == Some(at) {
                 inner.shard = None;
             }
@@ -171,22 +171,22 @@ impl Spool {
             return Err(error.into());
         }
         inner.index.insert(name.clone(), Entry { folder: at, bytes, events, tenants });
-        inner.note_added(name);
-        Ok(self.make_room(&mut inner))
+        inner.record_added(name);
+        Ok(self.remove_oldest(&mut inner))
     }
 
-    fn make_room(&self, inner: &mut Inner) -> Gone {
-        let mut gone = Gone::default();
+    fn remove_oldest(&self, inner: &mut Inner) -> Removed {
+        let mut removed = Removed::default();
         while inner.index.bytes() > self.bytes_max {
             let Some(name) = inner.index.oldest_to_remove() else { break };
-            gone.add(inner.index.unstored(&name));
-            // What cannot be removed is not counted any more: the limit is on what we would still send.
-            if let Err(error) = self.take_away(inner, &name) {
-                tracing::error!(file = %name, error = %error, "a batch could not be removed from the spool");
+            removed.add(inner.index.unstored(&name));
+            // A file that cannot be removed leaves the index, so that the loop ends. It is not sent any more.
+            if let Err(error) = self.remove_files(inner, &name) {
+                tracing::error!(file = %name, error = %error, "cannot remove a batch from the spool");
                 inner.forget(&name, &self.dir.root);
             }
         }
-        gone
+        removed
     }
 
     fn shard(&self, inner: &mut Inner) -> io::Result<usize> {
@@ -209,19 +209,19 @@ impl Spool {
         }
     }
 
-    /// The oldest batch that is not set aside.
-    pub fn oldest(&self, now: UnixMs) -> Option<Held> {
+    /// The oldest batch that is not deferred.
+    pub fn oldest(&self, now: UnixMs) -> Option<SpooledBatch> {
         self.lock().index.oldest(now)
     }
 
-    /// Nothing can be done with it before this; the others go on.
-    pub fn set_aside(&self, name: &BatchName, until: UnixMs, is_stored: bool) {
-        self.lock().index.set_aside(name, until, is_stored);
+    /// Skips a batch until this time. Other batches are not affected.
+    pub fn defer(&self, name: &BatchName, until: UnixMs, is_stored: bool) {
+        self.lock().index.defer(name, until, is_stored);
     }
 
-    /// It is being sent: no limit takes it away meanwhile. None: nothing is.
-    pub fn send(&self, name: Option<&BatchName>) {
-        self.lock().index.send(name.cloned());
+    /// Marks the batch that is being sent, which no limit removes. `None`: no batch.
+    pub fn set_sending(&self, name: Option<&BatchName>) {
+        self.lock().index.set_sending(name.cloned());
     }
 
     fn path(&self, inner: &Inner, name: &BatchName) -> Option<PathBuf> {
@@ -232,18 +232,21 @@ impl Spool {
     pub fn read(&self, name: &BatchName) -> io::Result<Vec<u8>> {
         let path = self.path(&self.lock(), name).ok_or(io::ErrorKind::NotFound)?;
         if fs::metadata(&path)?.len() > FILE_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than a batch may be"));
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "the file is larger than a batch may be",
+            ));
         }
         fs::read(path)
     }
 
-    /// The store has it, or nobody will ever: what lies here goes.
+    /// Removes a batch that the store has, or that is given up.
     pub fn remove(&self, name: &BatchName) -> io::Result<()> {
-        self.take_away(&mut self.lock(), name)
+        self.remove_files(&mut self.lock(), name)
     }
 
-    /// The data first: what is left by a crash is metadata of nothing.
-    fn take_away(&self, inner: &mut Inner, name: &BatchName) -> io::Result<()> {
+    /// Removes the data first: after a crash, only metadata without data can remain.
+    fn remove_files(&self, inner: &mut Inner, name: &BatchName) -> io::Result<()> {
         let Some(path) = self.path(inner, name) else { return Ok(()) };
         if let Err(error) = fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound
@@ -252,31 +255,32 @@ impl Spool {
         }
         let mut meta = path.into_os_string();
         meta.push(META);
-        // Without its data it is removed at the next start.
+        // The next start removes metadata without data.
         let _ = fs::remove_file(meta);
         inner.forget(name, &self.dir.root);
         Ok(())
     }
 
-    /// Removes what was begun before this second, however far it is on its way; answers what it was.
-    pub fn expire(&self, before_unix: i64) -> Gone {
-        let mut gone = Gone::default();
+    /// Removes all batches that were opened before this second, except the one that is being sent. Returns the removed
+    /// batches.
+    pub fn expire(&self, before_unix: i64) -> Removed {
+        let mut removed = Removed::default();
         loop {
             let mut inner = self.lock();
             let Some(name) = inner.index.oldest_to_remove().filter(|name| name.unix() < before_unix) else {
-                return gone;
+                return removed;
             };
-            gone.add(inner.index.unstored(&name));
-            if let Err(error) = self.take_away(&mut inner, &name) {
-                tracing::error!(file = %name, error = %error, "an old batch could not be removed from the spool");
+            removed.add(inner.index.unstored(&name));
+            if let Err(error) = self.remove_files(&mut inner, &name) {
+                tracing::error!(file = %name, error = %error, "cannot remove an expired batch from the spool");
                 inner.forget(&name, &self.dir.root);
             }
         }
     }
 
-    /// Whether the spool is nearly full and this tenant has more than an equal share of it.
+    /// Whether the spool is nearly full and this tenant uses more than an equal share.
     pub fn is_over_share(&self, tenant: &str) -> bool {
-        self.shares.is_over(tenant, self.bytes_max)
+        self.shares.is_over_share(tenant, self.bytes_max)
     }
 
     pub fn status(&self) -> SpoolStatus {
@@ -291,27 +295,27 @@ impl Spool {
 }
 
 impl Inner {
-    fn note_added(&mut self, name: &BatchName) {
+    fn record_added(&mut self, name: &BatchName) {
         if let Some(entry) = self.index.entry(name) {
-            self.journal.added(self.index.folder(entry.folder), name, entry);
+            self.journal.record_added(self.index.folder(entry.folder), name, entry);
         }
     }
 
     fn forget(&mut self, name: &BatchName, root: &Path) {
         let Some(entry) = self.index.remove(name) else { return };
-        self.journal.removed(self.index.folder(entry.folder), name);
+        self.journal.record_removed(self.index.folder(entry.folder), name);
         if self.index.is_empty_shard(entry.folder) {
             let _ = fs::remove_dir(root.join(self.index.folder(entry.folder)));
             if self.shard == Some(entry.folder) {
                 self.shard = None;
             }
         }
-        self.journal.keep_short(&self.index, root);
+        self.journal.compact(&self.index, root);
     }
 }
 
-/// Two batches of one name in two folders would be one object in the store: the second gets a name of its own.
-fn rename_twin(folder: &Path, name: &BatchName, index: &Index) -> io::Result<BatchName> {
+/// Renames a batch whose name exists in another folder. Both would otherwise become the same object in the store.
+fn rename_duplicate(folder: &Path, name: &BatchName, index: &Index) -> io::Result<BatchName> {
     let mut counter = 1;
     loop {
         let other = name.renamed(counter);
@@ -322,7 +326,7 @@ fn rename_twin(folder: &Path, name: &BatchName, index: &Index) -> io::Result<Bat
                 fs::rename(meta(name), meta(&other))?;
             }
             fs::rename(folder.join(name.as_str()), path)?;
-            tracing::warn!(file = %name, now = %other, "two batches of the spool had the same name");
+            tracing::warn!(file = %name, new_name = %other, "renamed a spooled batch with a duplicate name");
             return Ok(other);
         }
         counter += 1;

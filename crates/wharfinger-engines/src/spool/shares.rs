@@ -1,21 +1,21 @@
-//! How much of the spool each tenant has. While the spool is nearly full, a tenant with more than an equal share is
-//! asked to wait, so that the events of others are not the ones that are dropped.
+//! The share of each tenant in the spool. While the spool is nearly full, tenants over an equal share are refused (429).
+//! Otherwise the events of other tenants would be dropped.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// Below this part of its limit the spool is open to all.
+/// Below this percentage of its limit, the spool accepts events of all tenants.
 const NEARLY_FULL_PERCENT: u64 = 80;
 
-/// How the bytes of one batch are divided among tenants.
+/// The bytes of one batch per tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct TenantBytes(BTreeMap<Arc<str>, u64>);
 
 impl TenantBytes {
-    /// The packed size in proportion to the unpacked ones.
+    /// Divides the compressed size in proportion to the uncompressed sizes.
     pub(super) fn divide(packed_bytes: u64, unpacked: &BTreeMap<String, u64>) -> TenantBytes {
         let total: u128 = unpacked.values().copied().map(u128::from).sum();
         let part = |bytes: u64| u128::from(packed_bytes) * u128::from(bytes) / total.max(1);
@@ -33,13 +33,13 @@ impl TenantBytes {
         serde_json::to_string(&self.0).unwrap_or_default()
     }
 
-    /// No tenants, where it is not what `to_json` writes.
+    /// Returns no tenants if the text is not in the format of `to_json`.
     pub(super) fn from_json(text: &[u8]) -> TenantBytes {
         serde_json::from_slice(text).unwrap_or_default()
     }
 }
 
-/// Locked for moments only, never while a file is written: every request for events asks it.
+/// The lock is held only briefly, never during disk I/O: every events request takes it.
 #[derive(Debug, Default)]
 pub(super) struct Shares(Mutex<State>);
 
@@ -74,7 +74,7 @@ impl Shares {
         }
     }
 
-    pub(super) fn is_over(&self, tenant: &str, bytes_max: u64) -> bool {
+    pub(super) fn is_over_share(&self, tenant: &str, bytes_max: u64) -> bool {
         let state = self.state();
         let is_nearly_full =
             u128::from(state.bytes) * 100 > u128::from(bytes_max) * u128::from(NEARLY_FULL_PERCENT);
@@ -87,15 +87,15 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn of(parts: &[(&str, u64)]) -> TenantBytes {
+    fn tenant_bytes(parts: &[(&str, u64)]) -> TenantBytes {
         TenantBytes(parts.iter().map(|(tenant, bytes)| (Arc::from(*tenant), *bytes)).collect())
     }
 
     #[test]
-    fn a_batch_is_divided_as_its_events_were() {
+    fn a_batch_is_divided_in_proportion_to_its_events() {
         let unpacked = BTreeMap::from([("a".to_owned(), 300), ("b".to_owned(), 100)]);
         let divided = TenantBytes::divide(40, &unpacked);
-        assert_eq!(divided, of(&[("a", 30), ("b", 10)]));
+        assert_eq!(divided, tenant_bytes(&[("a", 30), ("b", 10)]));
         assert_eq!(TenantBytes::from_json(divided.to_json().as_bytes()), divided);
         assert_eq!(TenantBytes::from_json(b"{\"a\":"), TenantBytes::default());
         assert_eq!(TenantBytes::divide(40, &BTreeMap::new()), TenantBytes::default());
@@ -104,17 +104,17 @@ mod tests {
     }
 
     #[test]
-    fn who_has_more_than_an_equal_share_waits_while_it_is_nearly_full() {
+    fn tenants_over_an_equal_share_are_refused_while_the_spool_is_nearly_full() {
         let shares = Shares::default();
-        shares.add(80, &of(&[("hog", 79), ("small", 1)]));
-        assert!(!shares.is_over("hog", 100), "not nearly full");
-        shares.add(1, &of(&[("small", 1)]));
-        assert!(shares.is_over("hog", 100));
-        assert!(!shares.is_over("small", 100) && !shares.is_over("new", 100));
-        shares.subtract(79, &of(&[("hog", 79)]));
-        shares.add(90, &of(&[("small", 90)]));
-        assert!(!shares.is_over("small", 100), "alone, all of it is its share");
-        shares.add(1, &of(&[("new", 1)]));
-        assert!(shares.is_over("small", 100));
+        shares.add(80, &tenant_bytes(&[("hog", 79), ("small", 1)]));
+        assert!(!shares.is_over_share("hog", 100), "not nearly full");
+        shares.add(1, &tenant_bytes(&[("small", 1)]));
+        assert!(shares.is_over_share("hog", 100));
+        assert!(!shares.is_over_share("small", 100) && !shares.is_over_share("new", 100));
+        shares.subtract(79, &tenant_bytes(&[("hog", 79)]));
+        shares.add(90, &tenant_bytes(&[("small", 90)]));
+        assert!(!shares.is_over_share("small", 100), "the share of a single tenant is the whole spool");
+        shares.add(1, &tenant_bytes(&[("new", 1)]));
+        assert!(shares.is_over_share("small", 100));
     }
 }

@@ -1,4 +1,4 @@
-//! What lies in the spool's folders: batches, and what crashes left of them. Everything else is left alone.
+//! Lists the batches in the folders of the spool, and removes leftover temporary files. All other files are left alone.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,31 +11,31 @@ use wharfinger_events::name::{BatchName, META};
 use super::SHARD;
 use super::dir_lock::DirLock;
 use super::durable::TEMPORARY;
-use super::journal::{Entries, Noted};
+use super::journal::{BatchInfo, Entries};
 use super::shares::TenantBytes;
 
 const DEPTH_MAX: usize = 8;
 
 #[derive(Default)]
-pub(super) struct Found {
-    /// Each below the root.
-    pub(super) folders: Vec<(PathBuf, Vec<Batch>)>,
+pub(super) struct SpoolFiles {
+    /// Folders relative to the root, with their batches.
+    pub(super) folders: Vec<(PathBuf, Vec<FoundBatch>)>,
     pub(super) next_shard: u64,
 }
 
-pub(super) struct Batch {
+pub(super) struct FoundBatch {
     pub(super) name: BatchName,
-    pub(super) noted: Noted,
+    pub(super) info: BatchInfo,
 }
 
-/// Folders that cannot be read are left alone, and said so.
-pub(super) fn walk(dir: &mut DirLock, known: &Entries) -> io::Result<Found> {
-    let mut found = Found { next_shard: 1, ..Found::default() };
+/// Lists all folders. A subfolder that cannot be read is logged and skipped.
+pub(super) fn walk(dir: &mut DirLock, known: &Entries) -> io::Result<SpoolFiles> {
+    let mut found = SpoolFiles { next_shard: 1, ..SpoolFiles::default() };
     let mut folders = vec![(PathBuf::new(), 0)];
     while let Some((folder, depth)) = folders.pop() {
         let path = dir.root.join(&folder);
         let is_root = depth == 0;
-        let listed = match is_root || dir.also_take(&path)? {
+        let listed = match is_root || dir.also_lock(&path)? {
             true => list(&path),
             false => continue,
         };
@@ -43,7 +43,7 @@ pub(super) fn walk(dir: &mut DirLock, known: &Entries) -> io::Result<Found> {
             Ok(listed) => listed,
             Err(error) if is_root => return Err(error),
             Err(error) => {
-                tracing::error!(folder = %path.display(), error = %error, "a folder of the spool cannot be read");
+                tracing::error!(folder = %path.display(), error = %error, "cannot read a folder of the spool");
                 continue;
             }
         };
@@ -56,17 +56,17 @@ pub(super) fn walk(dir: &mut DirLock, known: &Entries) -> io::Result<Found> {
         let names = known.get(&folder);
         let mut batches = Vec::with_capacity(listed.batches.len());
         for name in listed.batches {
-            let noted = match names.and_then(|names| names.get(name.as_str())) {
+            let info = match names.and_then(|names| names.get(name.as_str())) {
                 Some(known) => known.clone(),
                 None => match fs::metadata(path.join(name.as_str())) {
-                    Ok(metadata) => noted(&path, &name, metadata.len()),
+                    Ok(metadata) => read_info(&path, &name, metadata.len()),
                     Err(error) => {
-                        tracing::error!(file = %name, error = %error, "a batch of the spool cannot be read");
+                        tracing::error!(file = %name, error = %error, "cannot read a batch of the spool");
                         continue;
                     }
                 },
             };
-            batches.push(Batch { name, noted });
+            batches.push(FoundBatch { name, info });
         }
         found.folders.push((folder, batches));
     }
@@ -74,17 +74,17 @@ pub(super) fn walk(dir: &mut DirLock, known: &Entries) -> io::Result<Found> {
 }
 
 #[derive(Default)]
-struct Listed {
+struct FolderListing {
     batches: Vec<BatchName>,
     folders: Vec<String>,
 }
 
-fn list(path: &Path) -> io::Result<Listed> {
-    let mut listed = Listed::default();
+fn list(path: &Path) -> io::Result<FolderListing> {
+    let mut listed = FolderListing::default();
     let mut metas: HashSet<String> = HashSet::new();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        // What is no text is no name of ours.
+        // Our file names are always UTF-8.
         let Ok(name) = entry.file_name().into_string() else { continue };
         let kind = entry.file_type()?;
         if kind.is_dir() && !name.starts_with('.') {
@@ -102,8 +102,8 @@ fn list(path: &Path) -> io::Result<Listed> {
     for batch in &listed.batches {
         metas.remove(&format!("{batch}{META}"));
     }
-    for of_nothing in metas {
-        let _ = fs::remove_file(path.join(of_nothing));
+    for orphan in metas {
+        let _ = fs::remove_file(path.join(orphan));
     }
     Ok(listed)
 }
@@ -115,9 +115,10 @@ struct Meta {
     tenants: TenantBytes,
 }
 
-/// One event of no tenant, where the metadata says nothing else: other programs write none, or only the number.
-fn noted(folder: &Path, name: &BatchName, bytes: u64) -> Noted {
+/// Reads the metadata of a batch. Without metadata it counts as one event without a tenant. Other programs write no
+/// metadata, or only the number of events.
+fn read_info(folder: &Path, name: &BatchName, bytes: u64) -> BatchInfo {
     let text = fs::read(folder.join(format!("{name}{META}"))).unwrap_or_default();
     let meta: Meta = serde_json::from_slice(&text).unwrap_or_default();
-    Noted { bytes, events: meta.num_events.unwrap_or(1), tenants: meta.tenants }
+    BatchInfo { bytes, events: meta.num_events.unwrap_or(1), tenants: meta.tenants }
 }

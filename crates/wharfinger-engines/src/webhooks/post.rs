@@ -27,29 +27,29 @@ pub enum SendError {
     Gone,
     /// All messages are to wait, this long if it says so.
     #[error("429 Too Many Requests")]
-    TooMany { retry_after: Option<Duration> },
-    #[error("{status}{}", if said.is_empty() { String::new() } else { format!(": {said}") })]
-    Refused { status: u16, said: String, retry_after: Option<Duration> },
+    RateLimited { retry_after: Option<Duration> },
+    #[error("{status}{}", if body.is_empty() { String::new() } else { format!(": {body}") })]
+    Refused { status: u16, body: String, retry_after: Option<Duration> },
     /// No answer; perhaps it has arrived all the same.
     #[error("no answer: {0}")]
-    Unanswered(String),
+    NoAnswer(String),
     #[error("the endpoint has no public address; WEBHOOK_ALLOW_PRIVATE=true allows others")]
-    Private,
+    PrivateAddress,
 }
 
 impl SendError {
     /// When the receiver asked to be tried again.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            SendError::TooMany { retry_after } | SendError::Refused { retry_after, .. } => *retry_after,
-            SendError::Gone | SendError::Unanswered(_) | SendError::Private => None,
+            SendError::RateLimited { retry_after } | SendError::Refused { retry_after, .. } => *retry_after,
+            SendError::Gone | SendError::NoAnswer(_) | SendError::PrivateAddress => None,
         }
     }
 }
 
 impl From<InjectedFault> for SendError {
     fn from(injected: InjectedFault) -> SendError {
-        SendError::Unanswered(injected.to_string())
+        SendError::NoAnswer(injected.to_string())
     }
 }
 
@@ -108,12 +108,12 @@ impl Poster {
 async fn judged(answer: Response, now: i64) -> Result<(), SendError> {
     let status = answer.status();
     let retry_after = answer.headers().get(RETRY_AFTER).and_then(|value| wait(value.to_str().ok()?, now));
-    let said = little_of(answer).await;
+    let body = little_of(answer).await;
     match status {
         status if status.is_success() => Ok(()),
         StatusCode::GONE => Err(SendError::Gone),
-        StatusCode::TOO_MANY_REQUESTS => Err(SendError::TooMany { retry_after }),
-        status => Err(SendError::Refused { status: status.as_u16(), said, retry_after }),
+        StatusCode::TOO_MANY_REQUESTS => Err(SendError::RateLimited { retry_after }),
+        status => Err(SendError::Refused { status: status.as_u16(), body, retry_after }),
     }
 }
 
@@ -147,18 +147,18 @@ async fn little_of(mut answer: Response) -> String {
 fn unanswered(error: reqwest::Error) -> SendError {
     let error = error.without_url();
     if error.is_timeout() {
-        return SendError::Unanswered("it took too long".into());
+        return SendError::NoAnswer("it took too long".into());
     }
-    let mut said = error.to_string();
+    let mut body = error.to_string();
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
     while let Some(inner) = cause {
         if let Some(Unresolvable::Private) = inner.downcast_ref::<Unresolvable>() {
-            return SendError::Private;
+            return SendError::PrivateAddress;
         }
-        said = inner.to_string();
+        body = inner.to_string();
         cause = inner.source();
     }
-    SendError::Unanswered(said)
+    SendError::NoAnswer(body)
 }
 
 #[cfg(test)]

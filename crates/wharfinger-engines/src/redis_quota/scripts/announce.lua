@@ -1,8 +1,8 @@
--- Says that a load is coming, and gives it a name. Only a load that was announced to this very server is taken, and
--- only once: one that was on its way when the server went down must not bring old numbers back. The name is new each
--- time this runs, so that an announcement which is delivered again lets nothing in.
+-- Announces a load and returns its name. A load is accepted only once, and only by the server process that knows its
+-- announcement. So a load that was sent before a restart cannot restore old counters. Each run creates a new name, so a
+-- repeated announcement does not allow a second load.
 local load, seconds = unpack(ARGV, 2)
 local name = load .. ':' .. table.concat(redis.call('TIME'), '.')
-redis.call('HSET', LOADING, name, here())
+redis.call('HSET', LOADING, name, writer_id())
 redis.call('EXPIRE', LOADING, seconds)
 return {'announced', name, loaded_epoch() or ''}

@@ -1,6 +1,6 @@
--- Counts from what the catalog says, under the epoch that it said so.
+-- Loads the counters of the catalog with their epoch.
 local name, epoch, used, limit, own_limit = unpack(ARGV, 2)
-local at = here()
+local at = writer_id()
 if redis.call('HGET', LOADING, name) ~= at then return {'unannounced'} end
 local held = loaded_epoch()
 if held and tonumber(held) >= tonumber(epoch) then
@@ -12,7 +12,7 @@ redis.call('DEL', USED, LIMIT, LOADED, INFLIGHT, REFUNDED)
 redis.call('SET', USED, used)
 redis.call('SET', LIMIT, limit)
 redis.call('HSET', LOADED, 'epoch', epoch, 'at', at, 'own_limit', own_limit)
--- An empty collection is no key at all, and could not be told from one that was lost.
+-- Redis has no empty collections. The placeholder entries distinguish an empty collection from a lost key.
 redis.call('HSET', INFLIGHT, '', '0')
 redis.call('SADD', REFUNDED, '')
 redis.call('HDEL', LOADING, name)

@@ -1,10 +1,10 @@
--- Does, to keys of nobody's, everything that the other scripts do: a right that is missing shows here, and whether the
--- server takes writes at all.
+-- Runs every command of the other scripts on the keys of a test tenant. It finds missing permissions and read-only
+-- servers.
 redis.call('SET', USED, '1')
 redis.call('INCRBY', USED, '2')
 redis.call('DECRBY', USED, '1')
 redis.call('SET', LIMIT, '1')
-redis.call('HSET', LOADED, 'epoch', '0', 'at', here(), 'own_limit', '0')
+redis.call('HSET', LOADED, 'epoch', '0', 'at', writer_id(), 'own_limit', '0')
 redis.call('HSET', INFLIGHT, '', '0')
 redis.call('HEXISTS', INFLIGHT, '')
 redis.call('SADD', REFUNDED, '')

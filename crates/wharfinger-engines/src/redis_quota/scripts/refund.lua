@@ -1,5 +1,5 @@
--- Takes off what a file was charged, once for each line of the outbox. The ids are kept until the next load: a
--- second delivery may come at any time, also after the line is gone.
+-- Subtracts the charge of a file, once per outbox line. The ids stay until the next load, because a line may be delivered
+-- again at any time.
 local line, bytes, epoch = unpack(ARGV, 2)
 local held = loaded_epoch()
 if not held then return {'reload'} end
@@ -7,7 +7,7 @@ if tonumber(epoch) < tonumber(held) then return {'done'} end
 if tonumber(epoch) > tonumber(held) then return {'later'} end
 if redis.call('SADD', REFUNDED, line) == 0 then return {'done'} end
 if redis.call('DECRBY', USED, bytes) < 0 then
-  -- More was given back than was ever counted: nothing here can be counted on.
+  -- The counter would be negative, so the counters are invalid.
   redis.call('DEL', LOADED)
   return {'reload'}
 end

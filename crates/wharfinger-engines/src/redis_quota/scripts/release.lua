@@ -1,4 +1,4 @@
--- Takes back what was counted for a try that, for certain, came to nothing.
+-- Removes the reservation of an attempt that certainly wrote nothing to the catalog.
 local id = ARGV[2]
 if not loaded_epoch() then return {'reload'} end
 local size = redis.call('HGET', INFLIGHT, id)

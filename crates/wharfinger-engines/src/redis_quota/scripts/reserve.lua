@@ -1,4 +1,4 @@
--- Counts a file if it fits. The same id is counted once, however often it is delivered; each try has its own.
+-- Reserves the size of a file if it fits. An id is counted once, even if the call is repeated. Each attempt has its own id.
 local id, size, default_limit = unpack(ARGV, 2)
 local epoch = loaded_epoch()
 if not epoch then return {'reload'} end

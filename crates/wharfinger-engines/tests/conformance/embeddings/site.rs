@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use wharfinger_engines::embeddings::{EmbedError, Embeddings, EmbeddingsOptions, Patience};
+use wharfinger_engines::embeddings::{EmbedError, Embeddings, EmbeddingsOptions, Timeouts};
 
 use harness::scripted::{Asked, Scripted, says};
 
@@ -91,14 +91,14 @@ pub(super) fn client(server: &Scripted) -> Embeddings {
 
 /// One that soon gives up on an answer.
 pub(super) fn impatient(address: impl std::fmt::Display) -> Embeddings {
-    let patience = Patience { answer: Duration::from_millis(400), ..Patience::default() };
-    Embeddings::with_patience(options(address), patience).expect("options")
+    let timeouts = Timeouts { answer: Duration::from_millis(400), ..Timeouts::default() };
+    Embeddings::with_timeouts(options(address), timeouts).expect("options")
 }
 
 /// One that soon has paused enough.
 pub(super) fn restless(server: &Scripted) -> Embeddings {
-    let patience = Patience { pauses: Duration::from_secs(3), ..Patience::default() };
-    Embeddings::with_patience(options(server.address()), patience).expect("options")
+    let timeouts = Timeouts { pauses: Duration::from_secs(3), ..Timeouts::default() };
+    Embeddings::with_timeouts(options(server.address()), timeouts).expect("options")
 }
 
 #[track_caller]

@@ -37,7 +37,7 @@ async fn started() -> RabbitMq {
 async fn what_was_confirmed_survives_a_kill_and_a_wiped_broker_is_furnished_again() {
     let mut server = started().await;
     let rabbit = open(&server.url()).await;
-    let (mut due, mut wakes) = (rabbit.due(10), rabbit.wakes());
+    let (mut due, mut wakes) = (rabbit.due(10), rabbit.wakeups());
     wakes.listen().await;
     publish(&rabbit, &[delayed("warm", 0)]).await;
     take_one(&mut due, "warm").await;

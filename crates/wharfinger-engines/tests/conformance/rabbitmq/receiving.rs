@@ -19,7 +19,7 @@ async fn what_is_refused_is_a_dead_letter() {
     publish(&rabbit, &[delayed("poison", 0), delayed("fine", 0)]).await;
     let poison = next(&mut due).await;
     assert_eq!(poison.id, "poison");
-    poison.refuse().await.expect("refused");
+    poison.reject().await.expect("refused");
     assert_eq!(take(&mut due, 1).await, ["fine"]);
     assert_eq!(fetch(&url, "resource.cleanup.dlq").await, "body of poison");
     stays_silent(&mut due, Duration::from_millis(300)).await;

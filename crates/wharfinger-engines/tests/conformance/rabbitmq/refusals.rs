@@ -136,7 +136,7 @@ async fn missing_permissions() {
     let all = r"^(resource|wharfinger)\.";
     permit(all, r"^(resource|wharfinger)\.|^amq\.default$", all).await;
     let rabbit = Rabbit::open(narrow).await.expect("enough");
-    let mut wakes = rabbit.wakes();
+    let mut wakes = rabbit.wakeups();
     tokio::time::timeout(super::site::EVENTUALLY, wakes.listen()).await.expect("allowed to listen");
     super::site::publish(&rabbit, &[super::site::delayed("allowed", 0)]).await;
     super::site::take_one(&mut rabbit.due(1), "allowed").await;

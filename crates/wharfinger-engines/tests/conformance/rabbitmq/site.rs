@@ -7,7 +7,9 @@ use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions, Queu
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
 use wharfinger_calls::faults::Faults;
-use wharfinger_engines::rabbitmq::{BrokerError, Delayed, Due, DueMessages, Rabbit, RabbitOptions};
+use wharfinger_engines::rabbitmq::{
+    BrokerError, DelayedMessage, DueMessage, DueMessages, Rabbit, RabbitOptions,
+};
 
 /// For what must come, on a machine that has other things to do.
 pub(super) const EVENTUALLY: Duration = Duration::from_secs(90);
@@ -34,18 +36,18 @@ pub(super) async fn open(url: &str) -> Rabbit {
     at_last(|| Rabbit::open(options(url))).await
 }
 
-pub(super) fn delayed(id: impl ToString, delay_ms: u64) -> Delayed {
-    Delayed { id: id.to_string(), body: format!("body of {}", id.to_string()), delay_ms }
+pub(super) fn delayed(id: impl ToString, delay_ms: u64) -> DelayedMessage {
+    DelayedMessage { id: id.to_string(), body: format!("body of {}", id.to_string()), delay_ms }
 }
 
-pub(super) async fn publish(rabbit: &Rabbit, messages: &[Delayed]) {
+pub(super) async fn publish(rabbit: &Rabbit, messages: &[DelayedMessage]) {
     for outcome in rabbit.publish_delayed(messages).await {
         outcome.expect("published");
     }
 }
 
 /// Tries until the broker takes it, as the program would.
-pub(super) async fn publish_at_last(rabbit: &Rabbit, message: Delayed) {
+pub(super) async fn publish_at_last(rabbit: &Rabbit, message: DelayedMessage) {
     at_last(|| publish_one(rabbit, &message)).await;
 }
 
@@ -62,11 +64,11 @@ pub(super) async fn at_last<T, F: Future<Output = Result<T, BrokerError>>>(ask: 
     tokio::time::timeout(EVENTUALLY, asking).await.expect("in the end")
 }
 
-pub(super) async fn publish_one(rabbit: &Rabbit, message: &Delayed) -> Result<(), BrokerError> {
+pub(super) async fn publish_one(rabbit: &Rabbit, message: &DelayedMessage) -> Result<(), BrokerError> {
     rabbit.publish_delayed(std::slice::from_ref(message)).await.pop().expect("an outcome")
 }
 
-pub(super) async fn next(due: &mut DueMessages) -> Due {
+pub(super) async fn next(due: &mut DueMessages) -> DueMessage {
     tokio::time::timeout(EVENTUALLY, due.next()).await.expect("a due message")
 }
 

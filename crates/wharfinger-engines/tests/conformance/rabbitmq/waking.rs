@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use lapin::options::ExchangeDeleteOptions;
-use wharfinger_engines::rabbitmq::Wakes;
+use wharfinger_engines::rabbitmq::WakeupListener;
 
 use super::site::{EVENTUALLY, at_last, open, plain_channel, vhost};
 
-async fn heard(wakes: &mut Wakes) -> String {
+async fn heard(wakes: &mut WakeupListener) -> String {
     tokio::time::timeout(EVENTUALLY, wakes.next()).await.expect("a wake-up")
 }
 
@@ -15,7 +15,7 @@ async fn heard(wakes: &mut Wakes) -> String {
 async fn all_who_listen_hear_it() {
     let url = vhost().await;
     let (one, other) = (open(&url).await, open(&url).await);
-    let mut listeners = [one.wakes(), one.wakes(), other.wakes()];
+    let mut listeners = [one.wakeups(), one.wakeups(), other.wakeups()];
     for listener in &mut listeners {
         listener.listen().await;
     }
@@ -43,7 +43,7 @@ async fn an_exchange_that_is_deleted_is_declared_again() {
         .await
         .expect("deleted");
     let waking = async {
-        let mut wakes = listening.wakes();
+        let mut wakes = listening.wakeups();
         loop {
             // The first finds out, the next ones are sent.
             let _ = rabbit.wake("jobs").await;

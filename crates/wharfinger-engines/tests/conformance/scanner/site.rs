@@ -1,4 +1,4 @@
-//! Files as streams, and scanners that lose their patience soon.
+//! Files as streams, and scanners that lose their timeouts soon.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
 use harness::clamd::{self, Options};
-use wharfinger_engines::scanner::{Chunks, Clamd, Patience, ScanError, Scanner, Verdict};
+use wharfinger_engines::scanner::{Chunks, Clamd, ScanError, Scanner, Timeouts, Verdict};
 
 pub(super) async fn shared() -> &'static clamd::Clamd {
     tokio::task::spawn_blocking(clamd::shared).await.expect("a clamd")
@@ -28,8 +28,8 @@ pub(super) fn both(clamd: &clamd::Clamd) -> [Scanner; 2] {
 /// One that waits long enough for a clamd that works, and not for one that does not.
 pub(super) fn impatient(url: &str) -> Scanner {
     let soon = Duration::from_millis(700);
-    let patience = Patience { connect: Duration::from_secs(5), piece: soon, verdict: soon, word: soon };
-    Scanner::Clamd(Clamd::at(url).expect("an address").with_patience(patience))
+    let timeouts = Timeouts { connect: Duration::from_secs(5), piece: soon, verdict: soon, word: soon };
+    Scanner::Clamd(Clamd::new(url).expect("an address").with_timeouts(timeouts))
 }
 
 pub(super) fn file(bytes: impl Into<Bytes>) -> Chunks {

@@ -31,15 +31,15 @@ async fn any_2xx_is_an_arrival() {
 #[tokio::test]
 async fn whatever_else_is_answered_is_a_failure() {
     for status in [400, 401, 403, 404, 408, 422, 500, 502, 503, 504] {
-        let refused = SendError::Refused { status, said: String::new(), retry_after: None };
+        let refused = SendError::Refused { status, body: String::new(), retry_after: None };
         assert_eq!(outcome(&head(&format!("{status} So"), "")).await, Err(refused));
     }
     assert_eq!(outcome(&head("410 Gone", "")).await, Err(SendError::Gone));
     let busy = outcome(&head("429 Too Many Requests", "retry-after: 17\r\n")).await;
-    assert_eq!(busy, Err(SendError::TooMany { retry_after: Some(Duration::from_secs(17)) }));
+    assert_eq!(busy, Err(SendError::RateLimited { retry_after: Some(Duration::from_secs(17)) }));
     assert_eq!(
         outcome(&head("429 Too Many Requests", "")).await,
-        Err(SendError::TooMany { retry_after: None })
+        Err(SendError::RateLimited { retry_after: None })
     );
     let later = outcome(&head("503 Soon", "retry-after: 9\r\n")).await.expect_err("a refusal");
     assert_eq!(later.retry_after(), Some(Duration::from_secs(9)));
@@ -50,7 +50,7 @@ async fn a_redirect_is_not_followed() {
     for status in [301, 302, 303, 307, 308] {
         let elsewhere = Receiver::answering(&head("200 OK", "")).await;
         let location = format!("location: {}\r\n", elsewhere.url());
-        let refused = SendError::Refused { status, said: String::new(), retry_after: None };
+        let refused = SendError::Refused { status, body: String::new(), retry_after: None };
         assert_eq!(outcome(&head(&format!("{status} Away"), &location)).await, Err(refused));
         assert_eq!(elsewhere.got(), Vec::<String>::new());
     }
@@ -61,18 +61,18 @@ async fn of_a_refusal_no_more_than_a_line_is_kept() {
     let body = format!("no\r\nway\t{}", "x".repeat(100_000));
     let length = body.len();
     let answer = format!("HTTP/1.1 500 So\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
-    let Err(SendError::Refused { said, .. }) = outcome(&answer).await else { panic!("a refusal") };
-    assert!(said.starts_with("no  way x") && said.chars().count() == 200, "{said}");
+    let Err(SendError::Refused { body, .. }) = outcome(&answer).await else { panic!("a refusal") };
+    assert!(body.starts_with("no  way x") && body.chars().count() == 200, "{body}");
 }
 
 #[tokio::test]
 async fn nobody_there_is_no_answer_and_the_url_is_not_told() {
     let error = webhook("http://127.0.0.1:1/hush?token=hush", SECRET, true).send(&message()).await;
-    let Err(SendError::Unanswered(why)) = error else { panic!("{error:?}") };
+    let Err(SendError::NoAnswer(why)) = error else { panic!("{error:?}") };
     assert!(!why.contains("hush"), "{why}");
     // Hung up without a word.
-    assert!(matches!(outcome("").await, Err(SendError::Unanswered(_))));
-    assert!(matches!(outcome("gibberish\r\n\r\n").await, Err(SendError::Unanswered(_))));
+    assert!(matches!(outcome("").await, Err(SendError::NoAnswer(_))));
+    assert!(matches!(outcome("gibberish\r\n\r\n").await, Err(SendError::NoAnswer(_))));
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn a_message_can_be_hit_by_a_fault_before_and_after() {
         let endpoint = Endpoint::new(&receiver.url(), true).expect("an endpoint");
         let secrets = SECRET.parse().expect("a secret");
         let hit = Webhook::new(endpoint, secrets, Faults::at(1, fault)).expect("a client");
-        assert!(matches!(hit.send(&message()).await, Err(SendError::Unanswered(_))), "{fault:?}");
+        assert!(matches!(hit.send(&message()).await, Err(SendError::NoAnswer(_))), "{fault:?}");
         assert_eq!(receiver.got().len(), sent, "{fault:?}");
     }
 }

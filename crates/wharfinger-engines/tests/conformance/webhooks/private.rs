@@ -10,8 +10,8 @@ const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\
 async fn a_name_that_leads_home_is_refused_when_it_is_resolved() {
     let receiver = Receiver::answering(OK).await;
     let url = format!("http://localhost:{}/hook", receiver.address.port());
-    assert_eq!(webhook(&url, SECRET, false).send(&message()).await, Err(SendError::Private));
-    assert!(SendError::Private.to_string().contains("WEBHOOK_ALLOW_PRIVATE"));
+    assert_eq!(webhook(&url, SECRET, false).send(&message()).await, Err(SendError::PrivateAddress));
+    assert!(SendError::PrivateAddress.to_string().contains("WEBHOOK_ALLOW_PRIVATE"));
     let endpoint = Endpoint::new(&url, false).expect("a name says nothing");
     assert_eq!(check_resolves(&endpoint).await, Err(EndpointError::Private("localhost".into())));
     assert_eq!(receiver.got(), Vec::<String>::new());
@@ -36,5 +36,5 @@ async fn a_name_that_nobody_has_is_said_to_be_so() {
     let error = check_resolves(&endpoint).await.expect_err("nobody");
     assert!(matches!(&error, EndpointError::Unresolved(host, _) if host == "nobody.invalid"), "{error}");
     let sent = webhook("https://nobody.invalid/hook", SECRET, false).send(&message()).await;
-    assert!(matches!(sent, Err(SendError::Unanswered(_))), "{sent:?}");
+    assert!(matches!(sent, Err(SendError::NoAnswer(_))), "{sent:?}");
 }

@@ -1,4 +1,4 @@
-//! Hearing wake-ups: each listener has a queue of its own, that goes when it goes.
+//! Receives wake-ups. Each listener has its own queue, which is deleted with the listener.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -15,22 +15,22 @@ use uuid::Uuid;
 
 use super::Inner;
 use super::backoff::Backoff;
+use super::connection::CONNECT_TIMEOUT;
 use super::error::BrokerError;
-use super::link::CONNECT_TIME;
 use super::topology::WAKE;
 
-/// An exchange that is deleted forgets who listened, and RabbitMQ tells nobody: after so long a silence one listens
-/// anew.
+/// A deleted exchange loses its bindings, and RabbitMQ does not notify the listeners. After this time without a wake-up, the
+/// listener binds its queue again.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
-/// More of them say nothing that these do not.
-const WAKES_MAX: i64 = 1_000;
+/// More queued wake-ups would add no information.
+const QUEUED_MAX: i64 = 1_000;
 
-/// Wake-ups, for ever. Those sent while the connection was lost are lost with it.
-pub struct Wakes {
+/// An endless stream of wake-ups. Wake-ups that are sent while the connection is lost are not delivered.
+pub struct WakeupListener {
     rabbit: Arc<Inner>,
     listening: Option<Listening>,
-    /// Kept here, so that it gets on however often `next` is abandoned.
+    /// Stored here, so that it continues when `next` is cancelled.
     opening: Option<BoxFuture<'static, Result<Listening, BrokerError>>>,
     backoff: Backoff,
 }
@@ -42,12 +42,12 @@ struct Listening {
     silent_until: Instant,
 }
 
-impl Wakes {
-    pub(super) fn new(rabbit: Arc<Inner>) -> Wakes {
-        Wakes { rabbit, listening: None, opening: None, backoff: Backoff::default() }
+impl WakeupListener {
+    pub(super) fn new(rabbit: Arc<Inner>) -> WakeupListener {
+        WakeupListener { rabbit, listening: None, opening: None, backoff: Backoff::default() }
     }
 
-    /// Listens from now on: a wake-up that is sent after this is heard.
+    /// Starts to listen: wake-ups that are sent after this call are received.
     pub async fn listen(&mut self) {
         while self.listening.is_none() {
             if self.rabbit.shared.closed.is_cancelled() {
@@ -68,7 +68,7 @@ impl Wakes {
         }
     }
 
-    /// The topic of the next one. It can be abandoned, and ends no more once the broker was closed.
+    /// Returns the topic of the next wake-up. It can be cancelled. After `close`, it never returns.
     pub async fn next(&mut self) -> String {
         loop {
             self.listen().await;
@@ -88,18 +88,18 @@ impl Wakes {
             };
             listening.silent_until = Instant::now() + SILENCE_MAX;
             match delivery {
-                // One without a topic only asked whether it may be sent.
+                // A wake-up without a topic only checks the permission of its sender.
                 Some(Ok(delivery)) if delivery.data.is_empty() => {}
                 Some(Ok(delivery)) => return String::from_utf8_lossy(&delivery.data).into_owned(),
                 Some(Err(error)) => self.lose(&BrokerError::from(error)),
-                None => self.lose(&BrokerError::Unavailable("the broker ended the delivery".to_owned())),
+                None => self.lose(&BrokerError::Unavailable("the broker cancelled the consumer".to_owned())),
             }
         }
     }
 
     fn lose(&mut self, error: &BrokerError) {
         if !self.rabbit.shared.closed.is_cancelled() {
-            tracing::warn!(%error, "wake-ups stopped");
+            tracing::warn!(%error, "lost the consumer of wake-ups, reconnecting");
         }
         self.listening = None;
         self.backoff.fail();
@@ -109,30 +109,30 @@ impl Wakes {
 async fn open(rabbit: Arc<Inner>) -> Result<Listening, BrokerError> {
     let (connection, channel) = rabbit.consuming.channel().await?;
     let opening = async {
-        // A name of ours rather than the broker's, so that one pattern covers all that a user has to be granted.
+        // With our own name prefix, one permission pattern covers all queues.
         let name = format!("{WAKE}.{}", Uuid::new_v4());
         let options =
             QueueDeclareOptions { exclusive: true, auto_delete: true, ..QueueDeclareOptions::default() };
-        let mut most = FieldTable::default();
-        most.insert("x-max-length".into(), AMQPValue::LongLongInt(WAKES_MAX));
-        channel.queue_declare(name.as_str().into(), options, most).await?;
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(QUEUED_MAX));
+        channel.queue_declare(name.as_str().into(), options, arguments).await?;
         let (options, none) = (QueueBindOptions::default(), FieldTable::default());
         channel.queue_bind(name.as_str().into(), WAKE.into(), "".into(), options, none).await?;
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         Ok(channel.basic_consume(name.into(), "".into(), options, FieldTable::default()).await?)
     };
     let opening = rabbit.shared.options.faults.around("broker listen", opening);
-    match timeout(CONNECT_TIME, opening).await {
+    match timeout(CONNECT_TIMEOUT, opening).await {
         Ok(Ok(consumer)) => {
             let silent_until = Instant::now() + SILENCE_MAX;
             Ok(Listening { consumer, _channel: channel, silent_until })
         }
         Ok(Err(error)) => {
             rabbit.consuming.declare_again();
-            Err(BrokerError::doing(error, "listening for wake-ups"))
+            Err(BrokerError::context(error, "listening for wake-ups"))
         }
         Err(_) => {
-            rabbit.consuming.give_up(&connection);
+            rabbit.consuming.discard(&connection);
             Err(BrokerError::late("listening for wake-ups"))
         }
     }

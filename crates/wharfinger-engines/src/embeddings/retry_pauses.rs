@@ -14,14 +14,14 @@ const PAUSES_MAX: u32 = 8;
 const ASKED_FOR_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The pauses that one call has left.
-pub(super) struct Waits {
+pub(super) struct RetryPauses {
     left: Duration,
     count: u32,
 }
 
-impl Waits {
-    pub(super) fn up_to(left: Duration) -> Waits {
-        Waits { left, count: 0 }
+impl RetryPauses {
+    pub(super) fn up_to(left: Duration) -> RetryPauses {
+        RetryPauses { left, count: 0 }
     }
 
     /// Pauses for as long as the server asks, or by chance and twice as long each time; false where there is not so
@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn a_call_pauses_only_so_long_and_so_often() {
-        let mut waits = Waits::up_to(Duration::from_secs(20));
-        let taken: Vec<Duration> = std::iter::from_fn(|| waits.next(None)).collect();
+        let mut pauses = RetryPauses::up_to(Duration::from_secs(20));
+        let taken: Vec<Duration> = std::iter::from_fn(|| pauses.next(None)).collect();
         let sum: Duration = taken.iter().sum();
         assert!(taken.len() >= 5 && sum <= Duration::from_secs(20), "{taken:?}");
         for (n, pause) in (0..).zip(&taken) {
@@ -113,15 +113,15 @@ mod tests {
             assert!(*pause >= most / 2 && *pause <= most, "{taken:?}");
         }
 
-        let mut waits = Waits::up_to(Duration::from_secs(20));
-        assert!(waits.next(Some(Duration::from_secs(21))).is_none(), "that is for the caller");
+        let mut pauses = RetryPauses::up_to(Duration::from_secs(20));
+        assert!(pauses.next(Some(Duration::from_secs(21))).is_none(), "that is for the caller");
         let asked_for = Some(Duration::from_secs(9));
-        assert!(waits.next(asked_for).is_some_and(|pause| pause >= Duration::from_secs(9)));
-        assert!(waits.next(asked_for).is_some());
-        assert!(waits.next(asked_for).is_none());
+        assert!(pauses.next(asked_for).is_some_and(|pause| pause >= Duration::from_secs(9)));
+        assert!(pauses.next(asked_for).is_some());
+        assert!(pauses.next(asked_for).is_none());
 
-        let mut waits = Waits::up_to(Duration::from_secs(20));
-        let short = std::iter::from_fn(|| waits.next(Some(Duration::ZERO))).count();
+        let mut pauses = RetryPauses::up_to(Duration::from_secs(20));
+        let short = std::iter::from_fn(|| pauses.next(Some(Duration::ZERO))).count();
         assert_eq!(short, 8, "however short they are");
     }
 }

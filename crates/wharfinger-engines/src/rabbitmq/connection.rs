@@ -1,5 +1,5 @@
-//! One connection to the broker that is made when it is needed, with all that is declared, and made again when it
-//! was lost. Everything it waits for has an end.
+//! A connection to the broker that is opened on demand, declares all queues, and is opened again after it was lost. Every wait
+//! has a timeout.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,27 +11,27 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::error::BrokerError;
-use super::{RabbitOptions, greeting, topology};
+use super::{RabbitOptions, handshake, topology};
 
-pub(super) const CONNECT_TIME: Duration = Duration::from_secs(10);
-const CLOSE_TIME: Duration = Duration::from_secs(5);
-/// Twice that without a sign of life, and the driver gives a connection up.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The driver drops a connection after twice this time without a heartbeat.
 const HEARTBEAT_S: u16 = 10;
 
-/// What both connections of a process share.
+/// State that both connections of a process share.
 pub(super) struct Shared {
     pub(super) options: RabbitOptions,
     pub(super) closed: CancellationToken,
     version: Mutex<Option<String>>,
 }
 
-pub(super) struct Link {
+pub(super) struct SharedConnection {
     shared: Arc<Shared>,
-    /// What it is for, as the broker's own pages show it.
+    /// Part of the connection name in the management UI of the broker.
     purpose: &'static str,
-    held: Mutex<Option<Arc<Connection>>>,
-    /// Whoever has it may connect and declare.
-    turn: tokio::sync::Mutex<()>,
+    open: Mutex<Option<Arc<Connection>>>,
+    /// Locked while connecting and declaring.
+    connecting: tokio::sync::Mutex<()>,
     declared: AtomicBool,
 }
 
@@ -46,10 +46,10 @@ impl Shared {
 
     fn uri(&self) -> Result<AMQPUri, BrokerError> {
         let url = self.options.url.as_str();
-        // The driver's own words would repeat the URL.
-        let shape = "the URL is not of the form amqp://user:password@host:5672/vhost, or amqps://";
+        // The message of the driver would contain the URL.
+        let shape = "the URL must have the form amqp://user:password@host:5672/vhost, or start with amqps://";
         let mut uri: AMQPUri = url.parse().map_err(|_| BrokerError::Refused(shape.to_owned()))?;
-        // The driver takes an IPv6 address for no host at all, and goes to localhost.
+        // The driver ignores an IPv6 host and would connect to localhost.
         let authority = url.split_once("://").map_or("", |(_, rest)| rest);
         let authority = authority.split(['/', '?']).next().unwrap_or_default();
         let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -64,41 +64,40 @@ impl Shared {
         wharfinger_calls::tls::install_provider();
         let uri = self.uri()?;
         let address = format!("{}:{}", uri.authority.host, uri.authority.port);
-        let version = greeting::ask_version(&uri).await.map_err(|error| error.doing(&address))?;
+        let version = handshake::ask_version(&uri).await.map_err(|error| error.context(&address))?;
         *self.version.lock().unwrap_or_else(PoisonError::into_inner) = Some(version);
         let name = format!("wharfinger {} {purpose}", self.options.instance);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let vhost = uri.vhost.clone();
         Connection::connect_uri(uri, properties).await.map_err(|error| match BrokerError::from(error) {
             BrokerError::Refused(why) if vhost.is_empty() => BrokerError::Refused(format!(
-                "{address}: {why}; a URL that ends in / names a virtual host without a name: leave the / away or \
-                 write /%2F for the default one"
+                "{address}: {why}; a URL that ends with / names a virtual host with an empty name: remove the / or \
+                 write /%2F for the default virtual host"
             )),
-            other => other.doing(&address),
+            other => other.context(&address),
         })
     }
 }
 
-impl Link {
-    pub(super) fn new(shared: Arc<Shared>, purpose: &'static str) -> Link {
-        Link {
+impl SharedConnection {
+    pub(super) fn new(shared: Arc<Shared>, purpose: &'static str) -> SharedConnection {
+        SharedConnection {
             shared,
             purpose,
-            held: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
+            open: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
             declared: AtomicBool::new(false),
         }
     }
 
-    /// The connection as it is, or a new one, with everything declared. One attempt, together with whoever else
-    /// asks.
-    pub(super) async fn connection(&self) -> Result<Arc<Connection>, BrokerError> {
+    /// Returns the open connection, or opens one and declares the queues. Concurrent callers share one attempt.
+    pub(super) async fn get(&self) -> Result<Arc<Connection>, BrokerError> {
         let connecting = async {
-            let _turn = self.turn.lock().await;
+            let _guard = self.connecting.lock().await;
             if self.shared.closed.is_cancelled() {
                 return Err(BrokerError::closed());
             }
-            let live = self.held().take().filter(|connection| connection.status().connected());
+            let live = self.slot().take().filter(|connection| connection.status().connected());
             let connection = match live {
                 Some(connection) => connection,
                 None => {
@@ -107,8 +106,8 @@ impl Link {
                     Arc::new(self.shared.options.faults.around("broker connect", connect).await?)
                 }
             };
-            // Held before it is declared upon: an error of one channel is none of the connection.
-            *self.held() = Some(Arc::clone(&connection));
+            // Stored before declaring: an error closes only the channel, and the connection stays usable.
+            *self.slot() = Some(Arc::clone(&connection));
             refuse_blocked(&connection)?;
             if !self.declared.load(Ordering::SeqCst) {
                 let declare = self.declare(&connection);
@@ -117,7 +116,7 @@ impl Link {
             }
             Ok(connection)
         };
-        match timeout(CONNECT_TIME, connecting).await {
+        match timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(outcome) => outcome,
             Err(_) => Err(BrokerError::late("connecting to the broker")),
         }
@@ -129,55 +128,57 @@ impl Link {
     }
 
     pub(super) async fn channel(&self) -> Result<(Arc<Connection>, Channel), BrokerError> {
-        let connection = self.connection().await?;
-        match timeout(CONNECT_TIME, connection.create_channel()).await {
+        let connection = self.get().await?;
+        match timeout(CONNECT_TIMEOUT, connection.create_channel()).await {
             Ok(channel) => Ok((connection, channel?)),
             Err(_) => {
-                self.give_up(&connection);
+                self.discard(&connection);
                 Err(BrokerError::late("opening a channel"))
             }
         }
     }
 
-    /// Something that was declared is gone, so all of it is declared again before the next use.
+    /// Declares all queues again before the next use, because one is missing.
     pub(super) fn declare_again(&self) {
         self.declared.store(false, Ordering::SeqCst);
     }
 
-    /// The connection answers no more; the next use makes a new one. A connection that the broker blocks is kept,
-    /// for another one would be blocked as well.
-    pub(super) fn give_up(&self, connection: &Arc<Connection>) {
+    /// Drops a connection that does not answer. The next use opens a new one. A connection that the broker blocks is kept,
+    /// because a new one would be blocked too.
+    pub(super) fn discard(&self, connection: &Arc<Connection>) {
         if connection.status().blocked() {
             return;
         }
-        let mut held = self.held();
-        if held.as_ref().is_some_and(|held| Arc::ptr_eq(held, connection)) {
-            *held = None;
+        let mut slot = self.slot();
+        if slot.as_ref().is_some_and(|open| Arc::ptr_eq(open, connection)) {
+            *slot = None;
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Arc<Connection>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> MutexGuard<'_, Option<Arc<Connection>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) async fn close(&self) {
         let closing = async {
-            let _turn = self.turn.lock().await;
-            let last = self.held().take();
+            let _guard = self.connecting.lock().await;
+            let last = self.slot().take();
             if let Some(connection) = last {
                 let _ = connection.close(200, "closed".into()).await;
             }
         };
-        if timeout(CLOSE_TIME, closing).await.is_err() {
-            tracing::warn!(purpose = self.purpose, "the broker did not answer a goodbye");
+        if timeout(CLOSE_TIMEOUT, closing).await.is_err() {
+            tracing::warn!(purpose = self.purpose, "the broker did not confirm the close of a connection");
         }
     }
 }
 
-/// On a blocked connection nothing is written and nothing that was written is read: better to hear that at once.
+/// The broker reads nothing from a blocked connection, so this returns an error instead of waiting for a timeout.
 fn refuse_blocked(connection: &Connection) -> Result<(), BrokerError> {
     if connection.status().blocked() {
-        return Err(BrokerError::Unavailable("it takes no messages: out of memory or of disk".to_owned()));
+        return Err(BrokerError::Unavailable(
+            "it accepts no messages: it is low on memory or disk space".to_owned(),
+        ));
     }
     Ok(())
 }
