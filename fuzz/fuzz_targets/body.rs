@@ -7,7 +7,7 @@ use wharfinger_events::body::{Envelope, Limits, read};
 use wharfinger_events::encoding::{Encoding, inflate};
 
 const LIMITS: Limits =
-    Limits { event_bytes_max: 4_096, depth_max: 16, lines_bytes_max: 1 << 20, piece_bytes: 8_192, piece_events: 64 };
+    Limits { event_bytes_max: 4_096, depth_max: 16, lines_bytes_max: 1 << 20, batch_bytes: 8_192, batch_events: 64 };
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (kind, body) = input;
@@ -15,7 +15,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     let Ok(body) = inflate(encoding, body, 1 << 20, |_| true) else { return };
     let Ok(pieces) = read(&body, &Envelope::new(1_750_000_000, "tenant", "host"), &LIMITS, &mut |_| true) else { return };
     for piece in pieces {
-        assert!(piece.events <= LIMITS.piece_events);
+        assert!(piece.events <= LIMITS.batch_events);
         let mut lines = 0;
         for line in piece.lines.split_inclusive(|byte| *byte == b'\n') {
             assert!(serde_json::from_slice::<&RawValue>(line).is_ok());

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use wharfinger_events::examine::{Examined, examine, whole_lines};
+use wharfinger_events::inspect::{Inspection, inspect, complete_lines};
 use wharfinger_events::name::BatchName;
 use wharfinger_events::pack::Packer;
 
@@ -13,13 +13,13 @@ fuzz_target!(|input: (u8, &[u8])| {
         // Sound gzip around anything, so that lines are reached.
         1 => look_through(&Packer::default().pack(bytes)),
         2 => {
-            let (end, sound) = whole_lines(bytes);
+            let (end, sound) = complete_lines(bytes);
             assert!(end <= bytes.len() && sound <= end as u64);
-            assert_eq!(whole_lines(&bytes[..end]), (end, sound));
+            assert_eq!(complete_lines(&bytes[..end]), (end, sound));
         }
         _ => {
             if let Some(name) = std::str::from_utf8(bytes).ok().and_then(BatchName::parse) {
-                let place = name.place();
+                let place = name.object_path();
                 assert!(!place.split('/').any(|part| matches!(part, "" | "." | "..")), "{place}");
                 assert!(place.split('/').all(|part| part.len() <= 255), "{place}");
             }
@@ -28,10 +28,10 @@ fuzz_target!(|input: (u8, &[u8])| {
 });
 
 fn look_through(gz: &[u8]) {
-    if let Examined::Damaged { readable, lines, .. } = examine(gz) {
+    if let Inspection::Damaged { readable, lines, .. } = inspect(gz) {
         assert_eq!(readable.is_some(), lines > 0);
         if let Some(readable) = readable {
-            assert_eq!(examine(&readable), Examined::Sound { lines });
+            assert_eq!(inspect(&readable), Inspection::Intact { lines });
         }
     }
 }

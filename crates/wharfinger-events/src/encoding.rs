@@ -1,4 +1,4 @@
-//! Bodies that were compressed on their way, inflated no further than is allowed.
+//! Decompresses request bodies, up to a size limit.
 
 use std::io::Read;
 
@@ -12,8 +12,8 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// From a `Content-Encoding`; none if it is another.
-    pub fn named(word: &str) -> Option<Encoding> {
+    /// Parses a `Content-Encoding`. `None` for an unsupported one.
+    pub fn parse(word: &str) -> Option<Encoding> {
         let is = |name: &str| word.trim().eq_ignore_ascii_case(name);
         match () {
             () if is("") || is("identity") => Some(Encoding::Identity),
@@ -25,35 +25,35 @@ impl Encoding {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotInflated {
-    #[error("cannot be inflated: {0}")]
+pub enum InflateError {
+    #[error("cannot be decompressed: {0}")]
     Damaged(String),
-    #[error("is too large when inflated")]
+    #[error("is too large after decompression")]
     TooLarge,
-    /// There was no room for it at this moment.
-    #[error("there is no room for it now")]
-    NoRoom,
+    /// `reserve` refused the memory.
+    #[error("needs more memory than is free now; try again later")]
+    NoMemory,
 }
 
-/// As HTTP's zstd has it (RFC 9659): whoever sends cannot make us hold more.
+/// The zstd window limit for HTTP (RFC 9659). It limits the memory that a client can make the decoder use.
 const WINDOW_LOG_MAX: u32 = 23;
-const STEP_BYTES: usize = 64 << 10;
+const BUFFER_STEP_BYTES: usize = 64 << 10;
 
-/// The bytes that were compressed. `room` is asked before each further step, with how many bytes it takes.
+/// Decompresses `body`. Before each allocation it calls `reserve` with the number of bytes; `false` stops it.
 pub fn inflate(
     encoding: Encoding,
     body: &[u8],
     bytes_max: usize,
-    room: impl FnMut(usize) -> bool,
-) -> Result<Vec<u8>, NotInflated> {
-    let damaged = |error: std::io::Error| NotInflated::Damaged(error.to_string());
+    reserve: impl FnMut(usize) -> bool,
+) -> Result<Vec<u8>, InflateError> {
+    let damaged = |error: std::io::Error| InflateError::Damaged(error.to_string());
     match encoding {
-        Encoding::Identity => read_all(body, bytes_max, room),
-        Encoding::Gzip => read_all(MultiGzDecoder::new(body), bytes_max, room),
+        Encoding::Identity => read_all(body, bytes_max, reserve),
+        Encoding::Gzip => read_all(MultiGzDecoder::new(body), bytes_max, reserve),
         Encoding::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(body).map_err(damaged)?;
             decoder.window_log_max(WINDOW_LOG_MAX).map_err(damaged)?;
-            read_all(decoder, bytes_max, room)
+            read_all(decoder, bytes_max, reserve)
         }
     }
 }
@@ -61,16 +61,16 @@ pub fn inflate(
 fn read_all(
     mut from: impl Read,
     bytes_max: usize,
-    mut room: impl FnMut(usize) -> bool,
-) -> Result<Vec<u8>, NotInflated> {
+    mut reserve: impl FnMut(usize) -> bool,
+) -> Result<Vec<u8>, InflateError> {
     let mut bytes: Vec<u8> = Vec::new();
     let mut filled = 0;
     loop {
         if filled == bytes.len() {
-            // Grows as a vector does, and asks for what that takes.
-            let more = filled.clamp(STEP_BYTES, 16 << 20);
-            if !room(more) {
-                return Err(NotInflated::NoRoom);
+            // Grows like a vector, and reserves the memory first.
+            let more = filled.clamp(BUFFER_STEP_BYTES, 16 << 20);
+            if !reserve(more) {
+                return Err(InflateError::NoMemory);
             }
             bytes.resize(filled + more, 0);
         }
@@ -81,10 +81,10 @@ fn read_all(
             }
             Ok(length) => filled += length,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(NotInflated::Damaged(error.to_string())),
+            Err(error) => return Err(InflateError::Damaged(error.to_string())),
         }
         if filled > bytes_max {
-            return Err(NotInflated::TooLarge);
+            return Err(InflateError::TooLarge);
         }
     }
 }
@@ -105,34 +105,37 @@ mod tests {
     }
 
     #[test]
-    fn what_was_packed_comes_out_and_no_more_than_is_allowed() {
+    fn bodies_are_decompressed_up_to_the_limits() {
         let text = b"0123456789".repeat(30_000);
         for (encoding, packed) in
             [(Encoding::Identity, text.clone()), (Encoding::Gzip, gzip(&text)), (Encoding::Zstd, zstd(&text))]
         {
             assert_eq!(inflate(encoding, &packed, text.len(), |_| true).as_deref(), Ok(text.as_slice()));
-            assert_eq!(inflate(encoding, &packed, text.len() - 1, |_| true), Err(NotInflated::TooLarge));
+            assert_eq!(inflate(encoding, &packed, text.len() - 1, |_| true), Err(InflateError::TooLarge));
             let mut left = 100_000_usize;
-            let little = |bytes: usize| {
+            let small_budget = |bytes: usize| {
                 left = left.saturating_sub(bytes);
                 left > 0
             };
-            assert_eq!(inflate(encoding, &packed, usize::MAX, little), Err(NotInflated::NoRoom));
+            assert_eq!(inflate(encoding, &packed, usize::MAX, small_budget), Err(InflateError::NoMemory));
         }
     }
 
     #[test]
-    fn members_follow_each_other_and_what_is_cut_or_changed_is_damaged() {
+    fn several_gzip_members_are_read_and_damaged_data_is_rejected() {
         let two = [gzip(b"{}\n"), gzip(b"[]\n")].concat();
         assert_eq!(inflate(Encoding::Gzip, &two, 100, |_| true).as_deref(), Ok(b"{}\n[]\n".as_slice()));
         let text: Vec<u8> = (0..20_000_u32).flat_map(|number| number.to_string().into_bytes()).collect();
         for (encoding, packed) in [(Encoding::Gzip, gzip(&text)), (Encoding::Zstd, zstd(&text))] {
             let cut = inflate(encoding, &packed[..packed.len() / 2], usize::MAX, |_| true);
-            assert!(matches!(cut, Err(NotInflated::Damaged(_))), "{encoding:?}: {cut:?}");
+            assert!(matches!(cut, Err(InflateError::Damaged(_))), "{encoding:?}: {cut:?}");
             let other = inflate(encoding, b"{\"a\":1}", usize::MAX, |_| true);
-            assert!(matches!(other, Err(NotInflated::Damaged(_))), "{encoding:?}: {other:?}");
+            assert!(matches!(other, Err(InflateError::Damaged(_))), "{encoding:?}: {other:?}");
         }
-        let behind = [gzip(b"{}"), b"rest".to_vec()].concat();
-        assert!(matches!(inflate(Encoding::Gzip, &behind, 100, |_| true), Err(NotInflated::Damaged(_))));
+        let with_trailing_bytes = [gzip(b"{}"), b"rest".to_vec()].concat();
+        assert!(matches!(
+            inflate(Encoding::Gzip, &with_trailing_bytes, 100, |_| true),
+            Err(InflateError::Damaged(_))
+        ));
     }
 }

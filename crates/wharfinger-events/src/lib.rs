@@ -1,9 +1,9 @@
-//! Events as bytes: what clients send becomes lines, lines become a batch of gzip, and a batch that lay on disk is
-//! looked through before it goes on. Pure: no I/O, no clock.
+//! Event data as bytes. Request bodies become lines, lines become a gzip batch, and spooled batches are checked before they
+//! are sent. This crate performs no I/O and reads no clock.
 
 pub mod body;
 pub mod encoding;
-pub mod examine;
+pub mod inspect;
 pub mod name;
 pub mod pack;
 pub mod tenants;

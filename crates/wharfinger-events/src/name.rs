@@ -1,19 +1,19 @@
-//! The name of a batch of events: `<unix>_<instance>_<counter>.jsonl.gz`, on disk as in the store.
+//! The name of an event batch, on disk and in the store: `<unix>_<instance>_<counter>.jsonl.gz`.
 
 use std::fmt;
 
 use chrono::DateTime;
 
 pub const EXTENSION: &str = ".jsonl.gz";
-/// What is added to the name of a batch on disk for the file that says how many events it has.
+/// The suffix of the metadata file of a batch on disk. The file contains the number of events.
 pub const META: &str = ".meta.json";
 
-/// Leaves room for what is added to it.
+/// Leaves space for the suffixes of metadata and temporary files.
 const NAME_BYTES_MAX: usize = 220;
 const INSTANCE_BYTES_MAX: usize = 120;
-/// Of the name as it stands in the store.
-const PLACE_BYTES_MAX: usize = 255;
-/// Until the year 5138: longer is not a time.
+/// The maximum length of the percent-encoded name.
+const ENCODED_NAME_BYTES_MAX: usize = 255;
+/// Enough until the year 5138. A longer number is not a time in seconds.
 const UNIX_DIGITS_MAX: usize = 11;
 const COUNTER_DIGITS_MAX: usize = 20;
 
@@ -25,7 +25,7 @@ pub struct BatchName {
 }
 
 impl BatchName {
-    /// What of the instance could mean something else in a name is left out.
+    /// Replaces special characters of `instance` by `-`.
     pub fn new(unix: i64, instance: &str, counter: u64) -> BatchName {
         let unix = unix.clamp(0, 99_999_999_999);
         let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') { c } else { '-' };
@@ -36,7 +36,7 @@ impl BatchName {
         BatchName { unix, text: format!("{unix}_{instance}_{counter}{EXTENSION}").into() }
     }
 
-    /// Takes the name of a file, whoever wrote it.
+    /// Parses the name of a batch file that any program may have written.
     pub fn parse(text: &str) -> Option<BatchName> {
         let stem = text.strip_suffix(EXTENSION).filter(|_| text.len() <= NAME_BYTES_MAX)?;
         let (unix, rest) = stem.split_once('_')?;
@@ -44,16 +44,16 @@ impl BatchName {
         let digits = |text: &str, max: usize| {
             (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
         };
-        let sound = digits(unix, UNIX_DIGITS_MAX)
+        let is_valid = digits(unix, UNIX_DIGITS_MAX)
             && digits(counter, COUNTER_DIGITS_MAX)
             && !instance.is_empty()
-            && encoded(text).len() <= PLACE_BYTES_MAX
+            && encoded(text).len() <= ENCODED_NAME_BYTES_MAX
             && !instance.chars().any(|c| c.is_control() || matches!(c, '/' | '\\'));
-        let unix = unix.parse().ok().filter(|_| sound)?;
+        let unix = unix.parse().ok().filter(|_| is_valid)?;
         Some(BatchName { unix, text: text.into() })
     }
 
-    /// The same batch under a name that nothing else has.
+    /// The same name with another counter.
     pub fn renamed(&self, counter: u64) -> BatchName {
         let stem = self.text.strip_suffix(EXTENSION).unwrap_or(&self.text);
         let instance =
@@ -61,7 +61,7 @@ impl BatchName {
         BatchName::new(self.unix, instance, counter)
     }
 
-    /// When the batch was begun, in seconds since 1970.
+    /// The time when the batch was opened, in seconds since 1970.
     pub fn unix(&self) -> i64 {
         self.unix
     }
@@ -70,14 +70,14 @@ impl BatchName {
         &self.text
     }
 
-    /// Where it lies in the store below `RAW/`: the hour it was begun, and its name.
-    pub fn place(&self) -> String {
+    /// The path in the store below `RAW/`: the hour of the batch and its name.
+    pub fn object_path(&self) -> String {
         let hour = DateTime::from_timestamp(self.unix, 0).unwrap_or_default().format("%Y/%m/%d/%H");
         format!("{hour}/{}", encoded(&self.text))
     }
 }
 
-/// Every store takes what is left; other bytes stand as `%XX`.
+/// Writes bytes that not every store accepts as `%XX`.
 fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -100,24 +100,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_back_and_sorted_by_age() {
+    fn names_are_parsed_back_and_sorted_by_age() {
         let name = BatchName::new(1_750_000_000, "host_1/ü x", 7);
         assert_eq!(name.as_str(), "1750000000_host_1---x_7.jsonl.gz");
         assert_eq!(BatchName::parse(name.as_str()), Some(name.clone()));
-        assert_eq!(name.place(), "2025/06/15/15/1750000000_host_1---x_7.jsonl.gz");
+        assert_eq!(name.object_path(), "2025/06/15/15/1750000000_host_1---x_7.jsonl.gz");
         assert!(BatchName::new(9, "z", 0) < BatchName::new(10, "a", 0));
         assert_eq!(name.renamed(8).as_str(), "1750000000_host_1---x_8.jsonl.gz");
     }
 
     #[test]
-    fn other_programs_names_are_taken_as_they_are_and_what_is_none_is_not() {
-        for (text, place) in [
+    fn names_of_other_programs_are_kept_and_invalid_names_are_rejected() {
+        for (text, path) in [
             ("1700000000_web_1_0042.jsonl.gz", "2023/11/14/22/1700000000_web_1_0042.jsonl.gz"),
             ("0_a b_1.jsonl.gz", "1970/01/01/00/0_a%20b_1.jsonl.gz"),
             ("1700000000_ü_1.jsonl.gz", "2023/11/14/22/1700000000_%C3%BC_1.jsonl.gz"),
         ] {
             let name = BatchName::parse(text).expect(text);
-            assert_eq!((name.as_str(), name.place().as_str()), (text, place));
+            assert_eq!((name.as_str(), name.object_path().as_str()), (text, path));
         }
         for text in [
             "",

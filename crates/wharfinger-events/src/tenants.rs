@@ -1,11 +1,11 @@
-//! How many bytes of a batch belong to each tenant.
+//! The number of bytes of each tenant in a batch.
 
 use std::collections::BTreeMap;
 
-/// Only the largest tenants of a batch are named.
+/// Only this many tenants of a batch are counted: the largest ones.
 const TENANTS_MAX: usize = 256;
 
-/// Bytes by tenant, of lines as [`Envelope`](crate::body::Envelope) writes them. Other lines count for no tenant.
+/// Counts the bytes per tenant in lines that [`Envelope`](crate::body::Envelope) wrote. Other lines do not count.
 pub fn bytes_by_tenant(lines: &[u8]) -> BTreeMap<String, u64> {
     let mut by_text: BTreeMap<&[u8], u64> = BTreeMap::new();
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
@@ -33,7 +33,7 @@ fn tenant_text(line: &[u8]) -> Option<&[u8]> {
         at += memchr::memchr2(b'"', b'\\', &inner[at..])?;
         match inner[at] {
             b'"' => return Some(&text[..at + 2]),
-            // It escapes the next byte.
+            // A backslash escapes the next byte.
             _ if at + 2 <= inner.len() => at += 2,
             _ => return None,
         }
@@ -50,13 +50,13 @@ mod tests {
             event_bytes_max: 1_000,
             depth_max: 8,
             lines_bytes_max: 1 << 20,
-            piece_bytes: 1 << 20,
-            piece_events: 1_000,
+            batch_bytes: 1 << 20,
+            batch_events: 1_000,
         };
         let body = "{\"n\":1}\n".repeat(events);
         let envelope = Envelope::new(1_750_000_000, tenant, "host");
-        let pieces = read(body.as_bytes(), &envelope, &limits, &mut |_| true).expect("events");
-        pieces.into_iter().flat_map(|piece| piece.lines).collect()
+        let batches = read(body.as_bytes(), &envelope, &limits, &mut |_| true).expect("events");
+        batches.into_iter().flat_map(|batch| batch.lines).collect()
     }
 
     #[test]
@@ -68,11 +68,11 @@ mod tests {
         let counted = bytes_by_tenant(&all);
         assert_eq!(counted.len(), 2, "{counted:?}");
         assert_eq!(counted[odd], other.len() as u64);
-        assert_eq!(counted["acme"], one.len() as u64, "the last line is no line of its own");
+        assert_eq!(counted["acme"], one.len() as u64, "the line of a cut envelope does not count");
     }
 
     #[test]
-    fn only_the_largest_are_named() {
+    fn only_the_largest_tenants_are_counted() {
         let many: Vec<u8> =
             (0..300).flat_map(|n| lines(&format!("t{n}"), 1 + usize::from(n == 299))).collect();
         let counted = bytes_by_tenant(&many);

@@ -1,4 +1,4 @@
-//! A store whose calls go wrong where a plan says so.
+//! Wraps a store and makes its calls fail as a fault plan says.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{DERIVED, ObjectKey};
 
 use super::{
-    BlobError, BlobStore, Caps, Chunks, GetGrant, Listed, ObjectMeta, Part, PartGrant, PartLimits, PartStore,
-    Probed, PutGrant, SignedRequest, Unfinished, WriteMode,
+    BlobError, BlobStore, Capabilities, Chunks, GetGrant, ListedObject, MultipartStore, ObjectMeta, Part,
+    PartGrant, PartLimits, ProbeReport, PutGrant, SignedRequest, UnfinishedUpload, WriteMode,
 };
 use wharfinger_calls::faults::Faults;
 
@@ -32,8 +32,8 @@ impl BlobStore for FaultyBlobs {
         self.inner.kind()
     }
 
-    fn caps(&self) -> Caps {
-        self.inner.caps()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     async fn sign_put(&self, grant: &PutGrant) -> Result<SignedRequest, BlobError> {
@@ -62,7 +62,7 @@ impl BlobStore for FaultyBlobs {
         self.faults.around("put", self.inner.put(key, bytes, mode)).await
     }
 
-    /// One key after the other, so that a plan can hit each of them.
+    /// Deletes one key at a time, so that a plan can make each of them fail.
     async fn delete_many(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>> {
         let mut outcomes = Vec::with_capacity(keys.len());
         for key in keys {
@@ -75,7 +75,7 @@ impl BlobStore for FaultyBlobs {
         outcomes
     }
 
-    async fn delete_seen(
+    async fn delete_if_unchanged(
         &self,
         seen: &[(ObjectKey, ObjectMeta)],
         with_older: bool,
@@ -83,7 +83,7 @@ impl BlobStore for FaultyBlobs {
         let mut outcomes = Vec::with_capacity(seen.len());
         for one in seen {
             let delete = async {
-                let mut outcome = self.inner.delete_seen(std::slice::from_ref(one), with_older).await;
+                let mut outcome = self.inner.delete_if_unchanged(std::slice::from_ref(one), with_older).await;
                 outcome.pop().unwrap_or_else(no_outcome)
             };
             outcomes.push(self.faults.around("delete", delete).await);
@@ -91,21 +91,25 @@ impl BlobStore for FaultyBlobs {
         outcomes
     }
 
-    /// Goes wrong before its first object, and is named by where it looks.
-    fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
+    /// A fault ends the listing before its first object. The call's name depends on the prefix.
+    fn list(
+        &self,
+        prefix: &str,
+        start_after: Option<&str>,
+    ) -> BoxStream<'static, Result<ListedObject, BlobError>> {
         let call = if prefix.starts_with(DERIVED) { "list derived" } else { "list" };
         let (faults, inner) = (self.faults.clone(), self.inner.clone());
         let (prefix, start_after) = (prefix.to_owned(), start_after.map(str::to_owned));
         stream::once(async move {
-            let begin = async { Ok::<_, BlobError>(inner.list(&prefix, start_after.as_deref())) };
-            faults.around(call, begin).await
+            let start = async { Ok::<_, BlobError>(inner.list(&prefix, start_after.as_deref())) };
+            faults.around(call, start).await
         })
         .try_flatten()
         .boxed()
     }
 
-    fn lists_from_anywhere(&self) -> bool {
-        self.inner.lists_from_anywhere()
+    fn can_start_listing_at_key(&self) -> bool {
+        self.inner.can_start_listing_at_key()
     }
 
     async fn make_durable(&self, key: &ObjectKey) -> Result<(), BlobError> {
@@ -116,8 +120,8 @@ impl BlobStore for FaultyBlobs {
         self.inner.now()
     }
 
-    fn in_parts(&self) -> Option<&dyn PartStore> {
-        self.inner.in_parts().map(|_| self as &dyn PartStore)
+    fn multipart(&self) -> Option<&dyn MultipartStore> {
+        self.inner.multipart().map(|_| self as &dyn MultipartStore)
     }
 
     async fn check(&self) -> Result<(), BlobError> {
@@ -128,58 +132,59 @@ impl BlobStore for FaultyBlobs {
         self.inner.is_ready().await
     }
 
-    async fn probe(&self) -> Result<Probed, BlobError> {
+    async fn probe(&self) -> Result<ProbeReport, BlobError> {
         self.inner.probe().await
     }
 }
 
 fn no_outcome() -> Result<(), BlobError> {
-    Err(BlobError::Unavailable("no outcome".into()))
+    Err(BlobError::Unavailable("the store returned no outcome for the key".into()))
 }
 
 impl FaultyBlobs {
-    fn inner_parts(&self) -> Result<&dyn PartStore, BlobError> {
-        self.inner.in_parts().ok_or_else(|| BlobError::Refused("no uploads in parts".into()))
+    fn inner_multipart(&self) -> Result<&dyn MultipartStore, BlobError> {
+        self.inner.multipart().ok_or_else(|| BlobError::Refused("the store has no multipart uploads".into()))
     }
 }
 
 #[async_trait]
-impl PartStore for FaultyBlobs {
+impl MultipartStore for FaultyBlobs {
     fn limits(&self) -> PartLimits {
-        self.inner.in_parts().expect("asked only where the inner store has parts").limits()
+        self.inner.multipart().expect("`multipart` returned this wrapper").limits()
     }
 
-    async fn begin(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError> {
-        self.faults.around("begin parts", self.inner_parts()?.begin(key, content_type)).await
+    async fn start(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError> {
+        self.faults.around("start multipart", self.inner_multipart()?.start(key, content_type)).await
     }
 
     async fn sign_part(&self, grant: &PartGrant) -> Result<SignedRequest, BlobError> {
-        self.inner_parts()?.sign_part(grant).await
+        self.inner_multipart()?.sign_part(grant).await
     }
 
-    async fn parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
-        self.faults.around("list parts", self.inner_parts()?.parts(key, upload_id)).await
+    async fn list_parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
+        self.faults.around("list parts", self.inner_multipart()?.list_parts(key, upload_id)).await
     }
 
-    async fn join(
+    async fn complete(
         &self,
         key: &ObjectKey,
         upload_id: &str,
         content_type: Option<&str>,
         parts: &[Part],
     ) -> Result<(), BlobError> {
-        self.faults.around("join parts", self.inner_parts()?.join(key, upload_id, content_type, parts)).await
+        let complete = self.inner_multipart()?.complete(key, upload_id, content_type, parts);
+        self.faults.around("complete multipart", complete).await
     }
 
-    async fn abandon(&self, key: &ObjectKey) -> Result<(), BlobError> {
-        self.faults.around("abandon parts", self.inner_parts()?.abandon(key)).await
+    async fn abort_all(&self, key: &ObjectKey) -> Result<(), BlobError> {
+        self.faults.around("abort multipart", self.inner_multipart()?.abort_all(key)).await
     }
 
-    async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
-        self.faults.around("abandon parts", self.inner_parts()?.abandon_one(key, upload_id)).await
+    async fn abort(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
+        self.faults.around("abort multipart", self.inner_multipart()?.abort(key, upload_id)).await
     }
 
-    fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>> {
-        self.inner.in_parts().expect("asked only where the inner store has parts").unfinished(prefix)
+    fn list_unfinished(&self, prefix: &str) -> BoxStream<'static, Result<UnfinishedUpload, BlobError>> {
+        self.inner.multipart().expect("`multipart` returned this wrapper").list_unfinished(prefix)
     }
 }

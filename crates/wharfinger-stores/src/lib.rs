@@ -1,4 +1,4 @@
-//! Where the bytes lie. One trait for every store, with an honest account of what each can enforce.
+//! Object stores behind one trait, with what each store can enforce by itself.
 
 pub mod azure;
 pub mod disk;
@@ -7,9 +7,9 @@ pub mod gcs;
 mod http;
 pub mod key_sources;
 mod parts;
-mod place;
 pub mod s3;
 mod skew;
+mod store_config;
 
 use std::time::Duration;
 
@@ -21,23 +21,23 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 
 pub use faulty::FaultyBlobs;
-pub use parts::{Part, PartGrant, PartLimits, PartStore, Unfinished};
-pub use place::BlobPlace;
+pub use parts::{MultipartStore, Part, PartGrant, PartLimits, UnfinishedUpload};
+pub use store_config::StoreConfig;
 
 use wharfinger_calls::faults::InjectedFault;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BlobError {
-    /// A clear "absent", never a guess.
+    /// The store said clearly that the object is absent. Every doubt is another error.
     #[error("no such object")]
     NotFound,
-    /// The object is not the one that was asked for.
+    /// The object has changed, or it exists although the call creates only.
     #[error("the object was changed")]
     Changed,
-    /// The store could not be asked, or its answer was lost. Trying again may help.
+    /// The store was not reached, is overloaded, or its answer was lost. A retry may help.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// The store answered, and its answer is no.
+    /// The store refused, or the request cannot be right. A retry does not help.
     #[error("the store refused: {0}")]
     Refused(String),
 }
@@ -54,92 +54,92 @@ impl From<InjectedFault> for BlobError {
     }
 }
 
-/// What the store itself enforces on a signed upload. What it does not, confirm has to find out.
+/// What the store itself enforces on a signed upload. Confirm checks what the store does not enforce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caps {
-    pub binds_size: bool,
-    pub binds_content_type: bool,
-    pub binds_checksum: bool,
+pub struct Capabilities {
+    pub enforces_size: bool,
+    pub enforces_content_type: bool,
+    pub enforces_checksum: bool,
     pub create_only: bool,
-    /// An upload for a file that has ended is refused although its URL has not expired.
-    pub refuses_ended: bool,
-    /// What is overwritten or deleted is kept as an older version, and deleting takes those too.
+    /// After a file has ended, the store rejects uploads to it although their URL has not expired.
+    pub rejects_ended_files: bool,
+    /// The store keeps older versions of overwritten and deleted objects. A delete removes those too.
     pub versioned: bool,
     pub delete_batch_max: usize,
 }
 
-impl Caps {
-    fn of_uploads(&self) -> [(bool, &'static str); 5] {
+impl Capabilities {
+    fn named(&self) -> [(bool, &'static str); 5] {
         [
-            (self.binds_size, "size"),
-            (self.binds_content_type, "content type"),
-            (self.binds_checksum, "checksum"),
+            (self.enforces_size, "size"),
+            (self.enforces_content_type, "content type"),
+            (self.enforces_checksum, "checksum"),
             (self.create_only, "create-only"),
-            (self.refuses_ended, "the end of a file"),
+            (self.rejects_ended_files, "no upload after a file has ended"),
         ]
     }
 
-    /// What the store itself refuses, in words.
+    /// The names of what the store enforces.
     pub fn enforced(&self) -> Vec<&'static str> {
-        self.of_uploads().into_iter().filter(|(held, _)| *held).map(|(_, name)| name).collect()
+        self.named().into_iter().filter(|(is_enforced, _)| *is_enforced).map(|(_, name)| name).collect()
     }
 
-    /// What it lets pass, and somebody has to find out later.
-    pub fn left_to_confirm(&self) -> Vec<&'static str> {
-        self.of_uploads().into_iter().filter(|(held, _)| !*held).map(|(_, name)| name).collect()
+    /// The names of what the store does not enforce.
+    pub fn not_enforced(&self) -> Vec<&'static str> {
+        self.named().into_iter().filter(|(is_enforced, _)| !*is_enforced).map(|(_, name)| name).collect()
     }
 }
 
-/// One upload that may happen.
+/// Permission for one upload.
 #[derive(Clone, Debug)]
 pub struct PutGrant {
     pub key: ObjectKey,
     pub size: u64,
     pub content_type: Option<String>,
     pub checksum_sha256: Option<String>,
-    pub life: UrlLife,
+    pub lifetime: UrlLifetime,
 }
 
-/// When a URL is signed and when it dies, by the program's clock. A store with a clock of its own signs for as
-/// long by that one.
+/// When a URL is signed and when it expires, by the program's clock. A remote store signs for the same duration, from
+/// its own clock's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UrlLife {
+pub struct UrlLifetime {
     pub signed_at: UnixMs,
     pub expires_at: UnixMs,
 }
 
-impl UrlLife {
-    /// At least a second: no store signs for less.
+impl UrlLifetime {
+    /// At least one second: no store signs for less.
     pub fn duration(self) -> Duration {
         let left_ms = u64::try_from(self.expires_at.saturating_sub(self.signed_at)).unwrap_or(0);
         Duration::from_secs(left_ms.div_ceil(1_000).max(1))
     }
 }
 
-/// One download that may happen.
+/// Permission for one download.
 #[derive(Clone, Debug)]
 pub struct GetGrant {
     pub key: ObjectKey,
-    /// The download is of these very bytes or fails.
+    /// The version to download. S3, Azure and GCS check it only where it has a version id.
     pub pin: Pin,
     pub content_type: Option<String>,
     pub file_name: String,
-    pub life: UrlLife,
+    pub lifetime: UrlLifetime,
 }
 
 impl GetGrant {
-    /// The header with which a browser saves the file under its name.
+    /// The `Content-Disposition` that makes a browser save the file under its name.
     fn disposition(&self) -> String {
         format!("attachment; filename*=UTF-8''{}", encode_part(&self.file_name))
     }
 }
 
-/// A request that its holder can make without further rights.
+/// A request that anyone who has it can send, without credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedRequest {
     pub method: &'static str,
     pub url: String,
-    /// What the holder must send with it.
+    /// Headers that the client must send.
     pub headers: Vec<(String, String)>,
 }
 
@@ -148,15 +148,15 @@ pub struct ObjectMeta {
     pub size: u64,
     pub etag: String,
     pub version_id: Option<String>,
-    /// By the store's own clock, in whole seconds where it tells no more; none where it does not say.
+    /// By the store's clock; some stores report whole seconds only. None: the store did not report it.
     pub modified_at: Option<UnixMs>,
-    /// How the bytes are encoded, by what their uploader said. A client that downloads them may get other bytes than are stored.
+    /// The `Content-Encoding` that the uploader set. With it, a download can differ from the stored bytes.
     pub content_encoding: Option<String>,
 }
 
-/// An encoding that changes what a client makes of the bytes. `aws-chunked` is about how they were sent.
-pub(crate) fn encoding(said: Option<&str>) -> Option<String> {
-    let words = said.unwrap_or_default().split(',').map(str::trim);
+/// The encodings that make a client decode the bytes. `aws-chunked` describes only how they were sent.
+pub(crate) fn effective_encoding(header: Option<&str>) -> Option<String> {
+    let words = header.unwrap_or_default().split(',').map(str::trim);
     let others: Vec<&str> = words
         .filter(|word| !["", "identity", "aws-chunked"].contains(&word.to_ascii_lowercase().as_str()))
         .collect();
@@ -164,14 +164,14 @@ pub(crate) fn encoding(said: Option<&str>) -> Option<String> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedObject {
     pub key: String,
     pub size: u64,
-    /// By the store's own clock.
+    /// By the store's clock.
     pub modified_at: UnixMs,
 }
 
-/// An object's bytes as they come.
+/// An object's bytes as they arrive.
 pub type Chunks = BoxStream<'static, Result<Bytes, BlobError>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,23 +180,25 @@ pub enum WriteMode {
     CreateOnly,
 }
 
-/// What a probe has to say beside the capabilities.
+/// What a probe found besides the capabilities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Probed {
-    /// How far this machine's clock is ahead of the store's.
+pub struct ProbeReport {
+    /// How far this machine's clock is ahead of the store's. Negative: it is behind.
     pub clock_ahead_ms: i64,
-    /// What works but should be known.
+    /// Facts that the operator should know although the store works.
     pub notes: Vec<String>,
 }
 
-impl Probed {
-    /// All of it in words.
+impl ProbeReport {
+    /// The notes, and a warning about the clock as the last one.
     pub fn warnings(&self) -> Vec<String> {
         let mut all = self.notes.clone();
         if self.clock_ahead_ms != 0 {
-            let off = self.clock_ahead_ms.unsigned_abs().div_ceil(1_000);
+            let seconds = self.clock_ahead_ms.unsigned_abs().div_ceil(1_000);
             let word = if self.clock_ahead_ms > 0 { "ahead of" } else { "behind" };
-            all.push(format!("this machine's clock is {off} s {word} the store's: set it by NTP"));
+            all.push(format!(
+                "this machine's clock is {seconds} s {word} the store's clock: synchronize it with NTP"
+            ));
         }
         all
     }
@@ -204,19 +206,19 @@ impl Probed {
 
 #[async_trait]
 pub trait BlobStore: Send + Sync {
-    /// A word for the kind of store, as it stands in `pending_cleanups.storage_type`.
+    /// The kind of store, as stored in `pending_cleanups.storage_type`.
     fn kind(&self) -> &'static str;
 
-    fn caps(&self) -> Caps;
+    fn capabilities(&self) -> Capabilities;
 
     async fn sign_put(&self, grant: &PutGrant) -> Result<SignedRequest, BlobError>;
 
     async fn sign_get(&self, grant: &GetGrant) -> Result<SignedRequest, BlobError>;
 
-    /// The newest version, or the one that is asked for.
+    /// The newest version if no version is given.
     async fn head(&self, key: &ObjectKey, version_id: Option<&str>) -> Result<ObjectMeta, BlobError>;
 
-    /// The object's bytes from `start`, at most `length` of them, if it still has this ETag.
+    /// At most `length` bytes of the object from `start`, if it still has the pinned ETag.
     async fn get(
         &self,
         key: &ObjectKey,
@@ -225,57 +227,61 @@ pub trait BlobStore: Send + Sync {
         length: Option<u64>,
     ) -> Result<Chunks, BlobError>;
 
-    /// Puts a small object of the program's own, over whatever is there or only where nothing is: `Changed` says
-    /// that something was. That may be this very object, where the answer was lost and the call repeated.
+    /// Puts a small object of the program itself. `Changed`: the mode is `CreateOnly` and the object exists. It can be
+    /// our own object, after a lost answer and a retry.
     async fn put(&self, key: &ObjectKey, bytes: Bytes, mode: WriteMode) -> Result<(), BlobError>;
 
-    /// Deletes each key with all its versions and answers for each, in order. An absent object counts as deleted.
+    /// Deletes each key, with all its versions if the capabilities say `versioned`. Returns one outcome per key, in
+    /// order. An absent object counts as deleted.
     async fn delete_many(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>>;
 
-    /// Deletes objects that were seen, as any client does: older versions and what else the store keeps of them stay, or
-    /// go too (S3's versions, Azure's snapshots). Where the store takes a condition, only what is still as it was seen
-    /// goes: `Changed` says that it is not.
-    async fn delete_seen(
+    /// Deletes objects as an ordinary client does: S3 versions and Azure snapshots are deleted only `with_older`. Where
+    /// the store supports conditional deletes, an object that differs from its `ObjectMeta` is kept: `Changed`.
+    async fn delete_if_unchanged(
         &self,
         seen: &[(ObjectKey, ObjectMeta)],
         with_older: bool,
     ) -> Vec<Result<(), BlobError>>;
 
-    /// All objects under a prefix, in the order of their keys' bytes, after a key.
-    fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>>;
+    /// All objects under a prefix that sort after `start_after`, in the byte order of their keys.
+    fn list(
+        &self,
+        prefix: &str,
+        start_after: Option<&str>,
+    ) -> BoxStream<'static, Result<ListedObject, BlobError>>;
 
-    /// Whether a listing that starts after a key costs nothing for what comes before it.
-    fn lists_from_anywhere(&self) -> bool {
+    /// Whether a listing can start at a key. If not, the store lists from the beginning each time, which costs time.
+    fn can_start_listing_at_key(&self) -> bool {
         true
     }
 
-    /// Makes sure that an object which was seen survives a power cut, where seeing it is not enough for that.
+    /// Makes sure that an object survives a power cut. On local disk, an object that exists may not be durable yet.
     async fn make_durable(&self, _key: &ObjectKey) -> Result<(), BlobError> {
         Ok(())
     }
 
-    /// The store's own clock, as far as it is known: what ages of objects are compared with.
+    /// The store's clock, as far as it is known. Compare ages of objects with it.
     fn now(&self) -> UnixMs {
         skew::machine_time()
     }
 
-    /// Uploads in parts, where the store can do that.
-    fn in_parts(&self) -> Option<&dyn PartStore> {
+    /// Multipart uploads, if the store supports them.
+    fn multipart(&self) -> Option<&dyn MultipartStore> {
         None
     }
 
-    /// Whether the store can be used now; the error says why not.
+    /// Checks that the store can be used now; the error says why not.
     async fn check(&self) -> Result<(), BlobError>;
 
-    /// The same without writing anything, for those who ask often.
+    /// Like [`Self::check`], but writes nothing, so that it can be called often.
     async fn is_ready(&self) -> Result<(), BlobError> {
         self.check().await
     }
 
-    /// Tries everything that will be asked of the store and learns what it enforces; the error says which right
-    /// or setting is wrong. Leaves nothing behind.
-    async fn probe(&self) -> Result<Probed, BlobError> {
+    /// Tries every kind of call that the program needs, and detects what the store enforces. The error says which
+    /// permission or setting is wrong. It leaves nothing in the store.
+    async fn probe(&self) -> Result<ProbeReport, BlobError> {
         self.check().await?;
-        Ok(Probed::default())
+        Ok(ProbeReport::default())
     }
 }

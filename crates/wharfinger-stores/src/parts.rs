@@ -1,4 +1,4 @@
-//! Large files: uploaded in parts that can be sent side by side and again, and joined by the server itself.
+//! Multipart uploads of large files: clients send the parts, and the server completes the upload.
 
 use async_trait::async_trait;
 use futures::stream::{BoxStream, TryStreamExt as _};
@@ -6,9 +6,9 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::ObjectKey;
 pub use wharfinger_lifecycle::parts::PartLimits;
 
-use super::{BlobError, SignedRequest, UrlLife};
+use super::{BlobError, SignedRequest, UrlLifetime};
 
-/// One part of an upload that may come.
+/// Permission to upload one part.
 #[derive(Clone, Debug)]
 pub struct PartGrant {
     pub key: ObjectKey,
@@ -16,43 +16,43 @@ pub struct PartGrant {
     /// From 1.
     pub number: u32,
     pub size: u64,
-    pub life: UrlLife,
+    pub lifetime: UrlLifetime,
 }
 
-/// A part that the store holds.
+/// A part that the store has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub number: u32,
     pub size: u64,
-    /// How the store knows it when the parts are joined.
+    /// Identifies the part when the upload is completed.
     pub etag: String,
 }
 
-/// An upload that was begun and neither joined nor abandoned.
+/// An upload that was started, and neither completed nor aborted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfinished {
+pub struct UnfinishedUpload {
     pub key: String,
     pub upload_id: String,
-    /// By the store's own clock, where it says.
-    pub begun_at: Option<UnixMs>,
+    /// By the store's clock. None: the store does not report it.
+    pub started_at: Option<UnixMs>,
 }
 
 #[async_trait]
-pub trait PartStore: Send + Sync {
+pub trait MultipartStore: Send + Sync {
     fn limits(&self) -> PartLimits;
 
-    /// The upload's id, by which the store knows its parts.
-    async fn begin(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError>;
+    /// Starts an upload and returns its id.
+    async fn start(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError>;
 
     async fn sign_part(&self, grant: &PartGrant) -> Result<SignedRequest, BlobError>;
 
-    /// The parts that have come, in order of their numbers. `NotFound`: there is no such upload any more.
-    async fn parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError>;
+    /// The parts that have arrived, in the order of their numbers. `NotFound`: the upload does not exist any more.
+    async fn list_parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError>;
 
-    /// Makes the object of exactly these parts. `NotFound`: there is no such upload any more, or one of its parts
-    /// is gone. An answer that is lost may mean that the object is there; so may `NotFound`, where the call was
-    /// repeated after that.
-    async fn join(
+    /// Creates the object from exactly these parts. `NotFound`: the upload or one of its parts does not exist any more.
+    ///
+    /// After a lost answer the object may exist. After a retry, `NotFound` can mean the same.
+    async fn complete(
         &self,
         key: &ObjectKey,
         upload_id: &str,
@@ -60,19 +60,18 @@ pub trait PartStore: Send + Sync {
         parts: &[Part],
     ) -> Result<(), BlobError>;
 
-    /// Ends every unfinished upload of this key and frees its parts. None is as good as ended.
-    async fn abandon(&self, key: &ObjectKey) -> Result<(), BlobError> {
-        let uploads: Vec<Unfinished> = self.unfinished(key.as_str()).try_collect().await?;
+    /// Aborts every unfinished upload of this key and frees the parts. It is no error if there is none.
+    async fn abort_all(&self, key: &ObjectKey) -> Result<(), BlobError> {
+        let uploads: Vec<UnfinishedUpload> = self.list_unfinished(key.as_str()).try_collect().await?;
         for upload in uploads.iter().filter(|upload| upload.key == key.as_str()) {
-            self.abandon_one(key, &upload.upload_id).await?;
+            self.abort(key, &upload.upload_id).await?;
         }
         Ok(())
     }
 
-    /// Ends one unfinished upload, as another one of the same key may still be wanted.
-    async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError>;
+    /// Aborts one upload and keeps other uploads of the same key.
+    async fn abort(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError>;
 
-    /// Every unfinished upload under a prefix, each once, in an order of the store's own: Ceph puts `a-` before
-    /// `a`.
-    fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<Unfinished, BlobError>>;
+    /// Every unfinished upload under a prefix, once each. The order depends on the store: Ceph lists `a-` before `a`.
+    fn list_unfinished(&self, prefix: &str) -> BoxStream<'static, Result<UnfinishedUpload, BlobError>>;
 }

@@ -1,4 +1,4 @@
-//! How far this machine's clock is from the store's, read off the dates of its answers.
+//! The difference between this machine's clock and the store's, from the `Date` headers of the store's answers.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use wharfinger_calls::http::from_http_date;
 use wharfinger_lifecycle::UnixMs;
 
-/// The dates of answers are whole seconds, and an answer takes its time.
-const UNSURE_MS: i64 = 5_000;
+/// A smaller difference can come from network delay, and from dates in whole seconds.
+const TOLERANCE_MS: i64 = 5_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Skew {
@@ -15,10 +15,10 @@ pub(super) struct Skew {
 }
 
 impl Skew {
-    /// How far this machine is ahead; zero for what may be no more than the answer's way here.
+    /// How far this machine's clock is ahead. Zero if the difference is within the tolerance.
     pub(super) fn ahead_ms(&self) -> i64 {
         let ahead = self.ahead_ms.load(Ordering::Relaxed);
-        if ahead.abs() <= UNSURE_MS { 0 } else { ahead }
+        if ahead.abs() <= TOLERANCE_MS { 0 } else { ahead }
     }
 
     pub(super) fn store_time(&self) -> SystemTime {
@@ -31,13 +31,13 @@ impl Skew {
         machine_time().saturating_sub(self.ahead_ms())
     }
 
-    pub(super) fn read(&self, date: &str) {
+    pub(super) fn update_from(&self, date: &str) {
         let Some(there) = from_http_date(date) else { return };
         self.ahead_ms.store(machine_time().saturating_sub(there), Ordering::Relaxed);
     }
 }
 
-/// Stores live by real time: a clock that tests move does not reach them.
+/// The real time: the clock that tests can set does not affect stores.
 pub(super) fn machine_time() -> UnixMs {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)

@@ -113,7 +113,7 @@ pub fn command(program: &Path) -> Command {
 }
 
 /// What is to be made of how the child ended, and of what it said last.
-pub fn verdict(status: ExitStatus, stderr: &[u8]) -> Result<Extracted, ExtractError> {
+pub fn outcome(status: ExitStatus, stderr: &[u8]) -> Result<Extracted, ExtractError> {
     let said = String::from_utf8_lossy(stderr);
     if let Some(signal) = status.signal() {
         return Err(killed(signal, &said));
@@ -163,11 +163,11 @@ mod tests {
     use super::*;
 
     fn by_signal(signal: i32, stderr: &str) -> Result<Extracted, ExtractError> {
-        verdict(ExitStatus::from_raw(signal), stderr.as_bytes())
+        outcome(ExitStatus::from_raw(signal), stderr.as_bytes())
     }
 
     fn by_code(code: i32, stderr: &str) -> Result<Extracted, ExtractError> {
-        verdict(ExitStatus::from_raw(code << 8), stderr.as_bytes())
+        outcome(ExitStatus::from_raw(code << 8), stderr.as_bytes())
     }
 
     #[test]

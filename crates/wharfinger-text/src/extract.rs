@@ -40,7 +40,7 @@ pub struct ExtractLimits {
     pub inflated_bytes_max: u64,
     pub text_bytes_max: u64,
     /// Text beyond this is left out.
-    pub cut_bytes: u64,
+    pub truncate_at_bytes: u64,
     /// Of the child process, above what it has when it begins; the file of a PDF is held whole.
     pub memory_bytes_max: u64,
     /// Processor time of the child process, in steps of a second.
@@ -97,7 +97,7 @@ pub fn extract(
     limits: &ExtractLimits,
     sink: &mut dyn Write,
 ) -> Result<Extracted, ExtractError> {
-    let mut sink = TextSink::new(sink, limits.text_bytes_max, limits.cut_bytes);
+    let mut sink = TextSink::new(sink, limits.text_bytes_max, limits.truncate_at_bytes);
     let outcome = caught(|| extract_uncaught(file, file_name, limits, &mut sink));
     let (kind, pages, cut) = match outcome {
         Ok((kind, pages)) => (kind, pages, false),

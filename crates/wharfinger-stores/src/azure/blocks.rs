@@ -1,5 +1,5 @@
-//! How uploads in parts are told apart. Azure knows no uploads, only the blocks of a blob that are not committed
-//! yet: so each block's id names its upload, and an upload's first and last words are blocks too.
+//! Multipart uploads on Azure. Azure has no uploads, only the uncommitted blocks of a blob. So each block id contains an
+//! upload id, and marker blocks record that an upload was started or aborted.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,35 +8,35 @@ use wharfinger_lifecycle::UnixMs;
 
 use super::super::Part;
 
-/// Says that an upload was begun, for one without parts leaves no other trace.
-const BEGUN: u32 = 0;
-/// Says that an upload was abandoned while another of the same blob was not: blocks cannot be deleted one by one.
-const ABANDONED: u32 = 99_999_999;
-/// The upload of blocks that are of none of ours, as of a part that came after its upload had ended.
+/// The marker of a started upload. An upload without parts has no other block.
+const START_MARKER: u32 = 0;
+/// The marker of an aborted upload. Blocks cannot be deleted one by one while another upload of the blob continues.
+const ABORT_MARKER: u32 = 99_999_999;
+/// The upload id for blocks that belong to no upload, for example a part that arrived after its upload ended.
 pub(super) const STRAY: &str = "stray";
 const ID_LENGTH: usize = 20;
 
-/// The id of a new upload, with the time by the store's clock in it.
+/// The id of a new upload. It contains the time by the store's clock.
 pub(super) fn new_upload(at: UnixMs) -> String {
     let random = uuid::Uuid::new_v4().as_u128() as u32;
     format!("{:012x}{random:08x}", at.max(0))
 }
 
-pub(super) fn begun_at(upload_id: &str) -> Option<UnixMs> {
+pub(super) fn started_at(upload_id: &str) -> Option<UnixMs> {
     i64::from_str_radix(upload_id.get(..12)?, 16).ok()
 }
 
-/// All ids of a blob's blocks must be of one length.
+/// The ids of all blocks of a blob must have the same length.
 pub(super) fn block_id(upload_id: &str, number: u32) -> String {
     STANDARD.encode(format!("{upload_id}-{number:08}"))
 }
 
-pub(super) fn begun(upload_id: &str) -> String {
-    block_id(upload_id, BEGUN)
+pub(super) fn start_marker(upload_id: &str) -> String {
+    block_id(upload_id, START_MARKER)
 }
 
-pub(super) fn abandoned(upload_id: &str) -> String {
-    block_id(upload_id, ABANDONED)
+pub(super) fn abort_marker(upload_id: &str) -> String {
+    block_id(upload_id, ABORT_MARKER)
 }
 
 fn parse(block_id: &str) -> Option<(String, u32)> {
@@ -46,7 +46,7 @@ fn parse(block_id: &str) -> Option<(String, u32)> {
     Some((upload_id.to_owned(), number.parse().ok()?)).filter(|_| ours)
 }
 
-/// The blocks of a blob that are not committed.
+/// The uncommitted blocks of a blob.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct BlockList {
@@ -68,35 +68,39 @@ struct Block {
 }
 
 impl BlockList {
-    fn known(&self) -> impl Iterator<Item = (String, u32, &Block)> {
+    /// The blocks whose ids have our form.
+    fn own_blocks(&self) -> impl Iterator<Item = (String, u32, &Block)> {
         let blocks = self.uncommitted_blocks.block.iter();
         blocks.filter_map(|block| parse(&block.name).map(|(upload_id, number)| (upload_id, number, block)))
     }
 
-    /// The uploads that go on, oldest first. Blocks of none are an upload too, so that someone ends it.
+    /// The unfinished uploads, oldest first. Stray blocks count as an upload if there is no other, so that the sweep
+    /// removes them.
     pub(super) fn uploads(&self) -> Vec<String> {
-        let of = |wanted: u32| {
-            self.known().filter(move |(_, number, _)| *number == wanted).map(|(upload_id, ..)| upload_id)
+        let marked = |marker: u32| {
+            self.own_blocks().filter(move |(_, number, _)| *number == marker).map(|(upload_id, ..)| upload_id)
         };
-        let ended: Vec<String> = of(ABANDONED).collect();
-        let mut going_on: Vec<String> = of(BEGUN).filter(|upload_id| !ended.contains(upload_id)).collect();
-        going_on.sort();
+        let aborted: Vec<String> = marked(ABORT_MARKER).collect();
+        let mut unfinished: Vec<String> =
+            marked(START_MARKER).filter(|upload_id| !aborted.contains(upload_id)).collect();
+        unfinished.sort();
         let mut blocks = self.uncommitted_blocks.block.iter().map(|block| parse(&block.name));
-        let stray = |of: Option<(String, u32)>| of.is_none_or(|(upload_id, _)| !ended.contains(&upload_id));
-        if going_on.is_empty() && blocks.any(stray) {
-            going_on.push(STRAY.to_owned());
+        let is_stray =
+            |id: Option<(String, u32)>| id.is_none_or(|(upload_id, _)| !aborted.contains(&upload_id));
+        if unfinished.is_empty() && blocks.any(is_stray) {
+            unfinished.push(STRAY.to_owned());
         }
-        going_on
+        unfinished
     }
 
-    /// The parts of an upload in order, or none if it does not go on.
+    /// The parts of an upload in order. None: the upload is not unfinished.
     pub(super) fn parts(&self, upload_id: &str) -> Option<Vec<Part>> {
         if upload_id == STRAY || !self.uploads().iter().any(|known| known == upload_id) {
             return None;
         }
         let mut parts: Vec<Part> = self
-            .known()
-            .filter(|(of, number, _)| of == upload_id && !matches!(*number, BEGUN | ABANDONED))
+            .own_blocks()
+            .filter(|(of, number, _)| of == upload_id && !matches!(*number, START_MARKER | ABORT_MARKER))
             .map(|(_, number, block)| Part { number, size: block.size, etag: block.name.clone() })
             .collect();
         parts.sort_by_key(|part| part.number);

@@ -1,5 +1,5 @@
-//! How calls to Azure are signed. Ours carry a permit for the container as clients' carry one for their blob, so there
-//! is one way to sign, whichever key does it.
+//! Signs calls to Azure. Our own calls use a SAS for the container, and URLs for clients use a SAS for one blob, so there
+//! is one way to sign for every kind of key.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -8,14 +8,14 @@ use wharfinger_lifecycle::key::encode_part;
 
 use super::entra::Entra;
 use super::error;
-use super::sas::{Permit, SigningKey};
+use super::sas::{SasGrant, SigningKey};
 use crate::BlobError;
-use crate::http::{self, Failure, Service};
+use crate::http::{self, CallError, Service};
 
-/// Everything that we do: read, add, create, write, delete, delete versions, list.
+/// Read, add, create, write, delete, delete versions, list.
 const OWN_PERMISSIONS: &str = "racwdxl";
-/// Longer than any call takes, and than a clock is off before the first answer has told.
-const OWN_LIFE: Duration = Duration::from_secs(3_600);
+/// Also covers a wrong clock until the first answer shows the store's time.
+const OWN_LIFETIME: Duration = Duration::from_secs(3_600);
 
 pub(super) type Client = http::Client<Account>;
 pub(super) use crate::http::Call;
@@ -25,7 +25,7 @@ pub(super) struct Account {
     pub(super) keys: Keys,
 }
 
-/// Where the key that signs comes from.
+/// The source of the signing key.
 pub(super) enum Keys {
     Account(Arc<SigningKey>),
     Entra(Entra),
@@ -34,56 +34,56 @@ pub(super) enum Keys {
 impl Service for Account {
     const NAME: &'static str = "Azure";
 
-    async fn sign(client: &Client, call: &Call<'_>) -> Result<String, Failure> {
-        client.url(&client.endpoint, call.object, &call.query, client.permit(None, OWN_LIFE)).await
+    async fn sign(client: &Client, call: &Call<'_>) -> Result<String, CallError> {
+        client.url(&client.endpoint, call.object, &call.query, client.sas(None, OWN_LIFETIME)).await
     }
 
-    fn meaning(status: u16, code: &str, said: String) -> BlobError {
-        error::meaning(status, code, said)
+    fn classify(status: u16, code: &str, text: String) -> BlobError {
+        error::classify(status, code, text)
     }
 }
 
 impl Client {
-    pub(super) fn permit<'a>(&'a self, blob: Option<&'a str>, life: Duration) -> Permit<'a> {
-        Permit {
+    pub(super) fn sas<'a>(&'a self, blob: Option<&'a str>, lifetime: Duration) -> SasGrant<'a> {
+        SasGrant {
             account: &self.service.name,
             container: &self.bucket,
             blob,
             version_id: None,
             permissions: OWN_PERMISSIONS,
-            // By the store's clock: what this machine's clock dates wrongly dies at another time than is known.
-            expires_at: self.skew.store_time() + life,
+            // By the store's clock: with a wrong clock of this machine, the SAS would expire at another time.
+            expires_at: self.skew.store_time() + lifetime,
             https_only: false,
             content_disposition: None,
             content_type: None,
         }
     }
 
-    /// A URL that carries the permit. Every part of it is encoded.
+    /// A URL with the SAS in its query. Every part is encoded.
     pub(super) async fn url(
         &self,
         endpoint: &str,
         blob: Option<&str>,
         query: &[(&'static str, String)],
-        permit: Permit<'_>,
-    ) -> Result<String, Failure> {
-        let key = self.key_until(permit.expires_at).await?;
-        let permit = Permit { https_only: endpoint.starts_with("https:"), ..permit };
+        sas: SasGrant<'_>,
+    ) -> Result<String, CallError> {
+        let key = self.key_until(sas.expires_at).await?;
+        let sas = SasGrant { https_only: endpoint.starts_with("https:"), ..sas };
         let mut url = format!("{endpoint}/{}", encode_part(&self.bucket));
         for part in blob.iter().flat_map(|blob| blob.split('/')) {
             url.push('/');
             url.push_str(&encode_part(part));
         }
         let mut before = '?';
-        for (name, value) in query.iter().chain(&permit.signed(&key)) {
+        for (name, value) in query.iter().chain(&sas.signed(&key)) {
             url.push_str(&format!("{before}{name}={}", encode_part(value)));
             before = '&';
         }
         Ok(url)
     }
 
-    /// A key whose signatures hold until then.
-    async fn key_until(&self, end: SystemTime) -> Result<Arc<SigningKey>, Failure> {
+    /// A key whose signatures are valid at least until `end`.
+    async fn key_until(&self, end: SystemTime) -> Result<Arc<SigningKey>, CallError> {
         match &self.service.keys {
             Keys::Account(key) => Ok(key.clone()),
             Keys::Entra(entra) => entra.key_until(end, self).await,

@@ -1,4 +1,4 @@
-//! From settings to a client: the account's address, and the key or the identity that signs.
+//! Creates a client from the settings: the account's address, and the key or identity that signs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use super::entra::Entra;
 use super::sas::SigningKey;
 use crate::BlobError;
 
-/// Where the container is, and who we are to it.
+/// The container and the credentials for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AzureOptions {
     pub account: String,
     pub container: String,
-    /// Empty, or what every key begins with, its slash included.
+    /// The prefix of every key. Empty, or it ends in a slash.
     pub prefix: String,
-    /// The account's address. Default: `https://<account>.blob.core.windows.net`. That of an emulator has the
+    /// The account's address. Default: `https://<account>.blob.core.windows.net`. The address of an emulator has the
     /// account in its path.
     pub endpoint: Option<String>,
-    /// The account's address as clients see it.
+    /// The account's address in URLs for clients.
     pub public_endpoint: Option<String>,
     pub credentials: Option<AzureCredentials>,
 }
@@ -30,13 +30,13 @@ pub struct AzureOptions {
 pub enum AzureCredentials {
     /// In base64, as Azure shows it.
     AccountKey(String),
-    /// An identity of Entra's, for which the service lends a key to sign with.
+    /// A Microsoft Entra identity. The service issues a key that signs for it.
     Entra(EntraOptions),
-    /// Known only to be refused: it can sign nothing for clients.
+    /// Rejected with an explanation: it cannot sign URLs for clients.
     SasToken,
 }
 
-/// Which identity: a client with its secret or its federated token, or else the machine's own.
+/// A client with its secret or its federated token. With neither: the machine's managed identity.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct EntraOptions {
     pub tenant_id: Option<String>,
@@ -44,7 +44,7 @@ pub struct EntraOptions {
     pub client_secret: Option<String>,
     pub federated_token_file: Option<String>,
     pub authority_host: Option<String>,
-    /// Where the machine's identity is asked for, if not at the usual address.
+    /// The endpoint of the machine's managed identity, if it is not the default one.
     pub identity_endpoint: Option<String>,
 }
 
@@ -59,38 +59,38 @@ impl fmt::Debug for AzureCredentials {
 }
 
 impl AzureOptions {
-    /// Takes what is absent from the variables that Azure's own tools read.
+    /// Fills missing options from the variables that Azure's own tools read.
     pub fn filled(mut self, variable: &dyn Fn(&str) -> Option<String>) -> AzureOptions {
         let first = |names: &[&str]| {
             names.iter().find_map(|name| variable(name).filter(|value| !value.trim().is_empty()))
         };
         let connection = first(&["AZURE_STORAGE_CONNECTION_STRING"]).unwrap_or_default();
-        let connected = |name: &str| {
+        let from_connection = |name: &str| {
             let mut fields = connection.split(';').filter_map(|field| field.split_once('='));
             fields.find(|(field, _)| *field == name).map(|(_, value)| value.to_owned())
         };
         if self.account.is_empty() {
             let named = first(&["AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"]);
-            self.account = named.or_else(|| connected("AccountName")).unwrap_or_default();
+            self.account = named.or_else(|| from_connection("AccountName")).unwrap_or_default();
         }
         self.endpoint = self
             .endpoint
             .or_else(|| first(&["AZURE_STORAGE_ENDPOINT", "AZURE_STORAGE_BLOB_ENDPOINT", "AZURE_ENDPOINT"]))
-            .or_else(|| connected("BlobEndpoint"))
+            .or_else(|| from_connection("BlobEndpoint"))
             .or_else(|| {
-                let suffix = connected("EndpointSuffix")?;
-                let protocol = connected("DefaultEndpointsProtocol").unwrap_or_else(|| "https".into());
+                let suffix = from_connection("EndpointSuffix")?;
+                let protocol = from_connection("DefaultEndpointsProtocol").unwrap_or_else(|| "https".into());
                 Some(format!("{protocol}://{}.blob.{suffix}", self.account))
             });
         self.credentials = self
             .credentials
             .or_else(|| {
                 let keys = ["AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCESS_KEY"];
-                first(&keys).or_else(|| connected("AccountKey")).map(AzureCredentials::AccountKey)
+                first(&keys).or_else(|| from_connection("AccountKey")).map(AzureCredentials::AccountKey)
             })
             .or_else(|| {
                 let token = first(&["AZURE_STORAGE_SAS_TOKEN"]);
-                token.or_else(|| connected("SharedAccessSignature")).map(|_| AzureCredentials::SasToken)
+                token.or_else(|| from_connection("SharedAccessSignature")).map(|_| AzureCredentials::SasToken)
             })
             .or_else(|| {
                 Some(AzureCredentials::Entra(EntraOptions {
@@ -114,20 +114,20 @@ pub(super) fn client(options: &AzureOptions) -> Result<Client, BlobError> {
     let keys = match &options.credentials {
         Some(AzureCredentials::AccountKey(key)) => match STANDARD.decode(key.trim()) {
             Ok(key) if !key.is_empty() => Keys::Account(Arc::new(SigningKey::Account(key))),
-            _ => return Err(refused("the account key is no base64: check AZURE_STORAGE_ACCOUNT_KEY")),
+            _ => return Err(refused("the account key is not base64: check AZURE_STORAGE_ACCOUNT_KEY")),
         },
         Some(AzureCredentials::Entra(entra)) => Keys::Entra(Entra::new(options, entra)?),
         Some(AzureCredentials::SasToken) => {
             return Err(refused(
-                "a SAS token can sign nothing for clients: set AZURE_STORAGE_ACCOUNT_KEY, or unset \
-                 AZURE_STORAGE_SAS_TOKEN to use an identity of Entra's",
+                "a SAS token cannot sign URLs for clients: set AZURE_STORAGE_ACCOUNT_KEY, or unset \
+                 AZURE_STORAGE_SAS_TOKEN to use a Microsoft Entra identity",
             ));
         }
         None => return Err(refused("no credentials: set AZURE_STORAGE_ACCOUNT_KEY")),
     };
     let account = Account { name: options.account.clone(), keys };
-    let usual = format!("https://{}.blob.core.windows.net", options.account);
-    let endpoint = options.endpoint.as_deref().unwrap_or(&usual);
+    let default = format!("https://{}.blob.core.windows.net", options.account);
+    let endpoint = options.endpoint.as_deref().unwrap_or(&default);
     let public = options.public_endpoint.as_deref();
     Client::new(&options.container, &options.prefix, endpoint, public, account)
 }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_comes_from_variables() {
+    fn missing_options_come_from_variables() {
         let options = filled(&[
             ("AZURE_STORAGE_ACCOUNT", "acct"),
             ("AZURE_STORAGE_ACCOUNT_KEY", "a2V5"),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_sign_is_refused_with_a_remedy() {
+    fn credentials_that_cannot_sign_are_refused_with_a_remedy() {
         for (variables, remedy) in [
             (&[][..], "AZURE_STORAGE_ACCOUNT_NAME"),
             (&[("AZURE_STORAGE_ACCOUNT", "a"), ("AZURE_STORAGE_SAS_TOKEN", "sv=1")], "SAS token"),

@@ -1,4 +1,4 @@
-//! Deletes, each with its outcome. Where versions are kept, a key is gone when all of them are.
+//! Deletes with one outcome per key. On an account with versions, a key is deleted when all its versions are.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use reqwest::Method;
@@ -10,26 +10,26 @@ use super::list::Listing;
 use crate::http::object;
 use crate::{BlobError, ObjectMeta};
 
-/// How many are under way at once. The service's own bulk delete spares connections, and no time.
-const AT_ONCE: usize = 16;
+/// How many deletes run concurrently. The service's own bulk delete would save connections, but no time.
+const CONCURRENCY: usize = 16;
 
 impl AzureStore {
     pub(super) async fn delete_keys(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>> {
         let blobs: Vec<String> = keys.iter().map(|key| self.client.full(key)).collect();
-        stream::iter(blobs).map(|blob| self.delete_blob(blob)).buffered(AT_ONCE).collect().await
+        stream::iter(blobs).map(|blob| self.delete_blob(blob)).buffered(CONCURRENCY).collect().await
     }
 
     async fn delete_blob(&self, blob: String) -> Result<(), BlobError> {
-        // A blob with snapshots would not go without them.
+        // Azure refuses to delete a blob without its snapshots.
         let delete = Call::of(Method::DELETE, &blob).header("x-ms-delete-snapshots", "include");
         self.client.delete(delete).await?;
-        if self.client.learned.get().versioned {
+        if self.client.features.get().versioned {
             self.delete_versions(&blob).await?;
         }
         Ok(())
     }
 
-    /// One with snapshots is refused, unless they may go with it.
+    /// Azure refuses the delete of a blob with snapshots, unless `with_snapshots`.
     pub(super) async fn delete_as_seen(
         &self,
         seen: &[(ObjectKey, ObjectMeta)],
@@ -40,19 +40,19 @@ impl AzureStore {
             let delete = Call::of(Method::DELETE, &blob)
                 .header("if-match", format!("\"{}\"", meta.etag))
                 .header_some("x-ms-delete-snapshots", with_snapshots.then_some("include"));
-            object::delete_seen(self, &self.client, &key, delete).await
+            object::delete_if_unchanged(self, &self.client, &key, delete).await
         };
-        stream::iter(seen.to_vec()).map(delete).buffered(AT_ONCE).collect().await
+        stream::iter(seen.to_vec()).map(delete).buffered(CONCURRENCY).collect().await
     }
 
     async fn delete_versions(&self, blob: &str) -> Result<(), BlobError> {
         let mut listing = Listing::under(&self.client, "");
-        listing.under = blob.to_owned();
+        listing.prefix = blob.to_owned();
         listing.include = Some("versions");
         let mut entries = listing.entries();
         while let Some(entry) = entries.try_next().await? {
             let key = entry.key();
-            // Keys that begin with this one sort behind it.
+            // Longer keys with this prefix sort after it.
             if key.as_str() > blob {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Identities of Entra's: a token of theirs is traded for a key that signs for some days.
+//! Microsoft Entra identities: with a token, the service issues a user delegation key that signs for up to 7 days.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,21 +13,21 @@ use super::call::{Account, Client};
 use super::connect::{AzureOptions, EntraOptions};
 use super::sas::{DelegationKey, SigningKey, VERSION, iso};
 use crate::BlobError;
-use crate::http::{Failure, from_xml};
+use crate::http::{CallError, from_xml};
 
-/// As long as the service lends a key, less what clocks may differ by.
-const KEY_LIFE: Duration = Duration::from_secs(7 * 24 * 3_600 - 900);
-/// A key with less left than this is not used for what begins now.
-const KEY_REST: Duration = Duration::from_secs(6 * 3_600);
+/// The longest lifetime that the service allows, less a margin for clock differences.
+const KEY_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3_600 - 900);
+/// A cached key that expires sooner than this is replaced.
+const KEY_TIME_LEFT_MIN: Duration = Duration::from_secs(6 * 3_600);
 
 pub(super) struct Entra {
     tokens: AzureCredentialProvider,
-    lent: Mutex<Option<Lent>>,
+    cached_key: Mutex<Option<CachedKey>>,
 }
 
-struct Lent {
+struct CachedKey {
     key: Arc<SigningKey>,
-    ends_at: SystemTime,
+    expires_at: SystemTime,
 }
 
 impl Entra {
@@ -36,7 +36,7 @@ impl Entra {
         let mut builder = MicrosoftAzureBuilder::new()
             .with_account(&options.account)
             .with_container_name(&options.container)
-            // Only where someone says so, as for a stand-in of one's own.
+            // Only if the authority is set to an HTTP address, as the tests do.
             .with_allow_http(entra.authority_host.as_deref().is_some_and(|host| host.starts_with("http:")));
         for (value, with) in [
             (&entra.tenant_id, MicrosoftAzureBuilder::with_tenant_id as fn(_, String) -> _),
@@ -51,50 +51,52 @@ impl Entra {
             }
         }
         let built = builder.build().map_err(|error| BlobError::Refused(error.to_string()))?;
-        Ok(Entra { tokens: built.credentials().clone(), lent: Mutex::new(None) })
+        Ok(Entra { tokens: built.credentials().clone(), cached_key: Mutex::new(None) })
     }
 
     pub(super) async fn key_until(
         &self,
         end: SystemTime,
         client: &Client,
-    ) -> Result<Arc<SigningKey>, Failure> {
-        let mut lent = self.lent.lock().await;
+    ) -> Result<Arc<SigningKey>, CallError> {
+        let mut cached = self.cached_key.lock().await;
         let now = client.skew.store_time();
-        if let Some(lent) = lent.as_ref().filter(|lent| lent.ends_at >= end.max(now + KEY_REST)) {
-            return Ok(lent.key.clone());
+        if let Some(cached) =
+            cached.as_ref().filter(|cached| cached.expires_at >= end.max(now + KEY_TIME_LEFT_MIN))
+        {
+            return Ok(cached.key.clone());
         }
-        let ends_at = now + KEY_LIFE;
-        if end > ends_at {
-            let why = "with an identity of Entra's no URL can live longer than a week";
+        let expires_at = now + KEY_LIFETIME;
+        if end > expires_at {
+            let why = "with a Microsoft Entra identity, a URL can live for a week at most";
             return Err(BlobError::Refused(why.into()).into());
         }
-        let key = Arc::new(SigningKey::Delegated(self.borrow(now, ends_at, client).await?));
-        *lent = Some(Lent { key: key.clone(), ends_at });
+        let key = Arc::new(SigningKey::Delegated(self.request_key(now, expires_at, client).await?));
+        *cached = Some(CachedKey { key: key.clone(), expires_at });
         Ok(key)
     }
 
-    async fn borrow(
+    async fn request_key(
         &self,
         start: SystemTime,
         end: SystemTime,
         client: &Client,
-    ) -> Result<DelegationKey, Failure> {
+    ) -> Result<DelegationKey, CallError> {
         let credential = self.tokens.get_credential().await;
         let credential = credential.map_err(|error| {
-            Failure::unavailable(format!(
-                "no token from Entra: set AZURE_STORAGE_ACCOUNT_KEY, or AZURE_TENANT_ID, AZURE_CLIENT_ID and a \
-                 secret, or run where there is a managed identity ({error})"
+            CallError::unavailable(format!(
+                "cannot get a token from Microsoft Entra: {error}. Set AZURE_STORAGE_ACCOUNT_KEY, or AZURE_TENANT_ID, \
+                 AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or run on a machine with a managed identity"
             ))
         })?;
         let AzureCredential::BearerToken(token) = &*credential else {
-            return Err(Failure::unavailable("Entra gave something else than a token"));
+            return Err(CallError::unavailable("Microsoft Entra returned no bearer token"));
         };
         let (start, expiry) = (iso(start), iso(end));
         let body = format!("<KeyInfo><Start>{start}</Start><Expiry>{expiry}</Expiry></KeyInfo>");
         let url = format!("{}/?restype=service&comp=userdelegationkey", client.endpoint);
         let request = client.http.post(url).bearer_auth(token).header("x-ms-version", VERSION).body(body);
-        let answer = client.answered(request.send().await?).await?;
+        let answer = client.check_answer(request.send().await?).await?;
         delegation_key(&answer.text().await?)
     }
 }
@@ -111,7 +113,7 @@ struct KeyAnswer {
     value: String,
 }
 
-fn delegation_key(xml: &str) -> Result<DelegationKey, Failure> {
+fn delegation_key(xml: &str) -> Result<DelegationKey, CallError> {
     let answer = from_xml::<Account, KeyAnswer>(xml)?;
     let value = STANDARD.decode(&answer.value);
     Ok(DelegationKey {
@@ -121,6 +123,6 @@ fn delegation_key(xml: &str) -> Result<DelegationKey, Failure> {
         expiry: answer.signed_expiry,
         service: answer.signed_service,
         version: answer.signed_version,
-        value: value.map_err(|_| Failure::unavailable("a delegation key that is no base64"))?,
+        value: value.map_err(|_| CallError::unavailable("the user delegation key is not base64"))?,
     })
 }

@@ -8,17 +8,17 @@ use serde::Deserialize;
 use wharfinger_calls::http::from_http_date;
 
 use super::call::{Call, Client};
-use crate::http::list::{full_after, in_order, pages};
-use crate::{BlobError, Listed};
+use crate::http::list::{check_order, full_key, pages};
+use crate::{BlobError, ListedObject};
 
-/// What is listed of a container.
+/// Which blobs of a container to list.
 #[derive(Clone)]
 pub(super) struct Listing {
     pub(super) client: Arc<Client>,
-    pub(super) under: String,
-    /// A further set of blobs than those that are whole and current.
+    pub(super) prefix: String,
+    /// A set of blobs to list in addition to the committed and current ones.
     pub(super) include: Option<&'static str>,
-    /// The service begins here, the key itself included.
+    /// The first key, inclusive.
     pub(super) start_from: Option<String>,
     pub(super) page_max: Option<u32>,
 }
@@ -27,14 +27,14 @@ impl Listing {
     pub(super) fn under(client: &Arc<Client>, prefix: &str) -> Listing {
         Listing {
             client: client.clone(),
-            under: format!("{}{prefix}", client.prefix),
+            prefix: format!("{}{prefix}", client.prefix),
             include: None,
             start_from: None,
             page_max: None,
         }
     }
 
-    /// Every entry as the service tells it, in its order.
+    /// Every entry, unchanged, in the service's order.
     pub(super) fn entries(self) -> BoxStream<'static, Result<Entry, BlobError>> {
         pages(None, move |marker| {
             let listing = self.clone();
@@ -51,12 +51,12 @@ impl Listing {
         let call = Call::of_bucket()
             .with("restype", "container")
             .with("comp", "list")
-            .with_some("prefix", Some(self.under.as_str()).filter(|under| !under.is_empty()))
+            .with_some("prefix", Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty()))
             .with_some("include", self.include)
             .with_some("maxresults", self.page_max.map(|max| max.to_string()))
             .with_some("startFrom", start_from)
             .with_some("marker", marker);
-        Ok(self.client.ask(call).await?)
+        Ok(self.client.get_xml(call).await?)
     }
 }
 
@@ -64,18 +64,16 @@ pub(super) fn objects(
     client: &Arc<Client>,
     prefix: &str,
     start_after: Option<&str>,
-) -> BoxStream<'static, Result<Listed, BlobError>> {
-    let after = full_after(&client.prefix, start_after);
+) -> BoxStream<'static, Result<ListedObject, BlobError>> {
+    let after = full_key(&client.prefix, start_after);
     let mut listing = Listing::under(client, prefix);
-    // Before what is listed anyway there is nothing to begin at.
-    let begins = |after: &String| client.learned.get().starts_from && *after > listing.under;
-    listing.start_from = after.clone().filter(begins);
-    let listed = listing.entries().try_filter(|entry| ready(!entry.is_folder())).map_ok(|entry| Listed {
-        key: entry.key(),
-        size: entry.size(),
-        modified_at: entry.modified_at().unwrap_or(0),
+    // A start before the prefix changes nothing.
+    let is_useful = |after: &String| client.features.get().starts_from && *after > listing.prefix;
+    listing.start_from = after.clone().filter(is_useful);
+    let listed = listing.entries().try_filter(|entry| ready(!entry.is_folder())).map_ok(|entry| {
+        ListedObject { key: entry.key(), size: entry.size(), modified_at: entry.modified_at().unwrap_or(0) }
     });
-    in_order(listed, &client.prefix, after)
+    check_order(listed, &client.prefix, after)
 }
 
 #[derive(Debug, Deserialize)]
@@ -138,7 +136,7 @@ impl Entry {
     }
 }
 
-/// Names that XML cannot hold come percent-encoded.
+/// Azure percent-encodes names that XML cannot contain.
 fn decoded(name: &str) -> String {
     let mut pieces = name.split('%');
     let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();
@@ -158,13 +156,13 @@ fn decoded(name: &str) -> String {
 mod tests {
     use super::super::call::Account;
     use super::*;
-    use crate::http::{self, Failure};
+    use crate::http::{self, CallError};
 
-    fn from_xml(xml: &str) -> Result<Page, Failure> {
+    fn from_xml(xml: &str) -> Result<Page, CallError> {
         http::from_xml::<Account, Page>(xml)
     }
 
-    /// As the service's documentation shows it, mark and all.
+    /// The example in the service's documentation, with its byte order mark.
     const PAGE: &str = "\u{feff}<?xml version=\"1.0\" encoding=\"utf-8\"?><EnumerationResults \
         ServiceEndpoint=\"https://a.blob.core.windows.net/\" ContainerName=\"c\"><Prefix>u</Prefix><Blobs>\
         <Blob><Name>u/a%2Eb</Name><Properties><Last-Modified>Thu, 01 Jan 1970 00:00:05 GMT</Last-Modified>\
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_listing_is_no_empty_one() {
+    fn an_answer_without_a_listing_is_an_error_and_no_empty_listing() {
         for other in ["", "<html></html>", "<EnumerationResults></EnumerationResults>", "{}"] {
             assert!(from_xml(other).is_err(), "{other}");
         }

@@ -1,5 +1,5 @@
-//! Blobs in Azure Blob Storage. Clients upload and download by URLs that carry a signed permit; the service
-//! enforces key, deadline and create-only, but never a size, a type or a checksum: those confirm finds out.
+//! Objects in Azure Blob Storage. Clients upload and download through URLs with a SAS. The service enforces the key, the
+//! deadline and create-only. Confirm checks size, type and checksum.
 
 mod blocks;
 mod call;
@@ -22,21 +22,21 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
-use crate::http::{doing, object};
+use crate::http::{cannot, object};
 use crate::{
-    BlobError, BlobStore, Caps, Chunks, GetGrant, Listed, ObjectMeta, PartStore, Probed, PutGrant,
-    SignedRequest, WriteMode,
+    BlobError, BlobStore, Capabilities, Chunks, GetGrant, ListedObject, MultipartStore, ObjectMeta,
+    ProbeReport, PutGrant, SignedRequest, WriteMode,
 };
 use call::{Account, Call, Client};
 pub use connect::{AzureCredentials, AzureOptions, EntraOptions};
 use list::Listing;
-use sas::Permit;
+use sas::SasGrant;
 
-/// As many as the service's own bulk delete takes.
+/// The limit of the service's own bulk delete.
 const DELETE_BATCH_MAX: usize = 256;
-/// Without it, the service does not know what kind of blob is meant.
+/// The service requires the kind of blob in each put.
 const BLOCK_BLOB: (&str, &str) = ("x-ms-blob-type", "BlockBlob");
-/// A blob is put only where there is none.
+/// The condition that the blob does not exist.
 const CREATE_ONLY: (&str, &str) = ("if-none-match", "*");
 
 pub struct AzureStore {
@@ -44,16 +44,16 @@ pub struct AzureStore {
 }
 
 impl AzureStore {
-    /// Talks to nobody yet.
+    /// Makes no request.
     pub fn connect(options: &AzureOptions) -> Result<AzureStore, BlobError> {
         Ok(AzureStore { client: Arc::new(connect::client(options)?) })
     }
 
     async fn sign_put_at(&self, endpoint: &str, grant: &PutGrant) -> Result<SignedRequest, BlobError> {
         let blob = self.client.full(&grant.key);
-        // To create and not to write: a writer could overwrite what is confirmed.
-        let permit = Permit { permissions: "c", ..self.client.permit(Some(&blob), grant.life.duration()) };
-        let url = self.client.url(endpoint, Some(&blob), &[], permit).await?;
+        // Create, and not write: the write permission would allow a client to overwrite a confirmed object.
+        let sas = SasGrant { permissions: "c", ..self.client.sas(Some(&blob), grant.lifetime.duration()) };
+        let url = self.client.url(endpoint, Some(&blob), &[], sas).await?;
         let mut headers = vec![(BLOCK_BLOB.0.to_owned(), BLOCK_BLOB.1.to_owned())];
         headers.extend(grant.content_type.clone().map(|content_type| ("content-type".into(), content_type)));
         Ok(SignedRequest { method: "PUT", url, headers })
@@ -66,8 +66,8 @@ impl BlobStore for AzureStore {
         "azure"
     }
 
-    fn caps(&self) -> Caps {
-        self.client.learned.get().caps(DELETE_BATCH_MAX)
+    fn capabilities(&self) -> Capabilities {
+        self.client.features.get().capabilities(DELETE_BATCH_MAX)
     }
 
     async fn sign_put(&self, grant: &PutGrant) -> Result<SignedRequest, BlobError> {
@@ -76,14 +76,14 @@ impl BlobStore for AzureStore {
 
     async fn sign_get(&self, grant: &GetGrant) -> Result<SignedRequest, BlobError> {
         let blob = self.client.full(&grant.key);
-        let permit = Permit {
+        let sas = SasGrant {
             permissions: "r",
             version_id: grant.pin.version_id.as_deref(),
             content_disposition: Some(grant.disposition()),
             content_type: grant.content_type.clone(),
-            ..self.client.permit(Some(&blob), grant.life.duration())
+            ..self.client.sas(Some(&blob), grant.lifetime.duration())
         };
-        let url = self.client.url(&self.client.public, Some(&blob), &[], permit).await?;
+        let url = self.client.url(&self.client.public, Some(&blob), &[], sas).await?;
         Ok(SignedRequest { method: "GET", url, headers: Vec::new() })
     }
 
@@ -116,7 +116,7 @@ impl BlobStore for AzureStore {
         self.delete_keys(keys).await
     }
 
-    async fn delete_seen(
+    async fn delete_if_unchanged(
         &self,
         seen: &[(ObjectKey, ObjectMeta)],
         with_older: bool,
@@ -124,29 +124,33 @@ impl BlobStore for AzureStore {
         self.delete_as_seen(seen, with_older).await
     }
 
-    fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
+    fn list(
+        &self,
+        prefix: &str,
+        start_after: Option<&str>,
+    ) -> BoxStream<'static, Result<ListedObject, BlobError>> {
         list::objects(&self.client, prefix, start_after)
     }
 
-    /// An older service, or an emulator, lists all from the beginning.
-    fn lists_from_anywhere(&self) -> bool {
-        self.client.learned.get().starts_from
+    /// Older services and emulators list everything from the beginning.
+    fn can_start_listing_at_key(&self) -> bool {
+        self.client.features.get().starts_from
     }
 
     fn now(&self) -> UnixMs {
         self.client.skew.store_now()
     }
 
-    fn in_parts(&self) -> Option<&dyn PartStore> {
+    fn multipart(&self) -> Option<&dyn MultipartStore> {
         Some(self)
     }
 
     async fn check(&self) -> Result<(), BlobError> {
         let listing = Listing { page_max: Some(1), ..Listing::under(&self.client, "") };
-        listing.page(None).await.map(drop).map_err(|error| doing("list the container", error))
+        listing.page(None).await.map(drop).map_err(|error| cannot("list the container", error))
     }
 
-    async fn probe(&self) -> Result<Probed, BlobError> {
-        self.find_out().await
+    async fn probe(&self) -> Result<ProbeReport, BlobError> {
+        self.run_probe().await
     }
 }

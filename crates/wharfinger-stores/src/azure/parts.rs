@@ -18,7 +18,9 @@ use super::list::Listing;
 use super::sas::SasGrant;
 use super::{AzureStore, CREATE_ONLY};
 use crate::http::object;
-use crate::{BlobError, BlobStore as _, Part, PartGrant, PartLimits, MultipartStore, SignedRequest, UnfinishedUpload};
+use crate::{
+    BlobError, BlobStore as _, MultipartStore, Part, PartGrant, PartLimits, SignedRequest, UnfinishedUpload,
+};
 
 const LIMITS: PartLimits = PartLimits {
     part_bytes_min: 1,

@@ -1,4 +1,4 @@
-//! Shared access signatures: what their holder may do with one blob, or we with the container, and until when.
+//! Shared access signatures (SAS): what clients may do with one blob, or we with the container, and until when.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,16 +9,16 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// Fixes how a signature is made, and how a request that carries one is understood.
+/// The version of the service's API. It decides how a SAS is signed and interpreted.
 pub(super) const VERSION: &str = "2023-11-03";
 
-/// What signs: the account's own key, or one that the service lends to an identity for some days.
+/// The account's key, or a user delegation key that the service issues to an identity for some days.
 pub(super) enum SigningKey {
     Account(Vec<u8>),
     Delegated(DelegationKey),
 }
 
-/// As the service hands it out. Its fields but the value stand in each signature.
+/// As the service issues it. All fields except the value are part of each SAS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DelegationKey {
     pub(super) object_id: String,
@@ -30,14 +30,15 @@ pub(super) struct DelegationKey {
     pub(super) value: Vec<u8>,
 }
 
-/// One thing that may be done, by the letters of Azure's permissions.
+/// What a SAS permits.
 #[derive(Clone, Debug)]
-pub(super) struct Permit<'a> {
+pub(super) struct SasGrant<'a> {
     pub(super) account: &'a str,
     pub(super) container: &'a str,
-    /// The whole container without one.
+    /// None: the whole container.
     pub(super) blob: Option<&'a str>,
     pub(super) version_id: Option<&'a str>,
+    /// One letter for each permission.
     pub(super) permissions: &'static str,
     pub(super) expires_at: SystemTime,
     pub(super) https_only: bool,
@@ -45,8 +46,8 @@ pub(super) struct Permit<'a> {
     pub(super) content_type: Option<String>,
 }
 
-impl Permit<'_> {
-    /// The query that carries the permit, not encoded yet.
+impl SasGrant<'_> {
+    /// The query parameters of the SAS, not yet encoded.
     pub(super) fn signed(&self, key: &SigningKey) -> Vec<(&'static str, String)> {
         let expiry = iso(self.expires_at);
         let resource = match self.blob {
@@ -61,7 +62,7 @@ impl Permit<'_> {
         let protocol = if self.https_only { "https" } else { "" };
         let disposition = self.content_disposition.as_deref().unwrap_or("");
         let content_type = self.content_type.as_deref().unwrap_or("");
-        // With every header of a download, so that it is of the bytes as they are stored.
+        // For downloads, so that clients get the bytes as they are stored.
         let encoding = if disposition.is_empty() { "" } else { "identity" };
 
         let mut lines: Vec<&str> = vec![self.permissions, "", &expiry, &resource];
@@ -105,7 +106,7 @@ fn signature(secret: &[u8], text: &str) -> String {
     STANDARD.encode(mac.finalize().into_bytes())
 }
 
-/// To the second, as Azure writes times: what is cut off makes a permit end early, never late.
+/// In whole seconds, as Azure writes times. Rounding down makes a SAS expire early, never late.
 pub(super) fn iso(at: SystemTime) -> String {
     let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let at = DateTime::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
@@ -118,8 +119,8 @@ mod tests {
 
     use super::*;
 
-    fn permit(blob: Option<&'static str>, permissions: &'static str) -> Permit<'static> {
-        Permit {
+    fn sas(blob: Option<&'static str>, permissions: &'static str) -> SasGrant<'static> {
+        SasGrant {
             account: "acct",
             container: "box",
             blob,
@@ -136,34 +137,34 @@ mod tests {
         query.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The signatures are those of Azure's own library for Python, 12.20.0, set to our version.
+    /// The expected signatures come from Azure's own library for Python, 12.20.0, set to our version.
     #[test]
-    fn permits_are_signed_as_azure_signs_them() {
+    fn signatures_equal_those_of_azures_own_library() {
         let key = SigningKey::Account(b"a key of the tests".to_vec());
         let blob = "uploads/h%C3%A4fen/ada/f";
-        let create = Permit { https_only: true, ..permit(Some(blob), "c") };
-        let read = Permit {
+        let create = SasGrant { https_only: true, ..sas(Some(blob), "c") };
+        let read = SasGrant {
             content_disposition: Some("attachment; filename*=UTF-8''%C3%9C%20b%2Epdf".into()),
             content_type: Some("image/svg+xml".into()),
-            ..permit(Some(blob), "r")
+            ..sas(Some(blob), "r")
         };
-        let version = Permit { version_id: Some("2026-01-02T03:04:05.1234567Z"), ..permit(Some("f"), "r") };
-        for (permit, kind, sig) in [
+        let version = SasGrant { version_id: Some("2026-01-02T03:04:05.1234567Z"), ..sas(Some("f"), "r") };
+        for (sas, kind, sig) in [
             (create, "b", "dnS4UWi6VZa+wUaW400i0QNaxp7BATk1ImGUwCjKkkk="),
             (read, "b", "A8SH42xAuO27dOF95IQjGLx9wYSarTeGDgByEpUQE/g="),
             (version, "bv", "Jfk8NMGHW4udCwd7+dNe5SVInf3sHVxUeOQNlyvVLh8="),
-            (permit(None, "racwdxl"), "c", "5+z3WO9NlnyN+n8NzXrtzx5dmGqZU7H74T9GYzmPpUs="),
+            (sas(None, "racwdxl"), "c", "5+z3WO9NlnyN+n8NzXrtzx5dmGqZU7H74T9GYzmPpUs="),
         ] {
-            let query = permit.signed(&key);
+            let query = sas.signed(&key);
             assert_eq!(value(&query, "se"), Some("2033-05-18T03:33:20Z"));
             assert_eq!(value(&query, "sr"), Some(kind));
-            assert_eq!(value(&query, "sp"), Some(permit.permissions));
-            assert_eq!(value(&query, "sig"), Some(sig), "{permit:?}");
+            assert_eq!(value(&query, "sp"), Some(sas.permissions));
+            assert_eq!(value(&query, "sig"), Some(sig), "{sas:?}");
         }
     }
 
     #[test]
-    fn a_lent_key_stands_in_its_signatures() {
+    fn a_delegation_key_is_named_in_its_signatures() {
         let key = SigningKey::Delegated(DelegationKey {
             object_id: "11111111-2222-3333-4444-555555555555".into(),
             tenant_id: "66666666-7777-8888-9999-000000000000".into(),
@@ -173,7 +174,7 @@ mod tests {
             version: VERSION.into(),
             value: b"a key that was lent".to_vec(),
         });
-        let query = Permit { https_only: true, ..permit(Some("uploads/t/u/f"), "c") }.signed(&key);
+        let query = SasGrant { https_only: true, ..sas(Some("uploads/t/u/f"), "c") }.signed(&key);
         assert_eq!(value(&query, "skoid"), Some("11111111-2222-3333-4444-555555555555"));
         assert_eq!(value(&query, "ske"), Some("2033-05-19T00:00:00Z"));
         assert_eq!(value(&query, "sig"), Some("MQIvmhdzY/7xikKULgToYO+2BTAO8XxLq4Vu1zDbiWg="));

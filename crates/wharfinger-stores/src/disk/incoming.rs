@@ -1,8 +1,8 @@
-//! An upload on its way to disk. It is written beside the store, linked into place in one step, and the link
-//! is kept only if the file is still waiting for it.
+//! Receives an upload on local disk. The bytes go to a temporary file, which one hard link puts in place. The object
+//! stays only if the file in the catalog still waits for it.
 //!
-//! The temporary name outlives the link until somebody has looked at the row again: after a crash in between,
-//! [`DiskStore::left_behind`] finds it and the look is made up for.
+//! The temporary name is removed after the caller has read the row again. After a crash in between,
+//! [`DiskStore::leftover_uploads`] finds that name, and the sweep reads the row.
 
 use std::fs;
 use std::io;
@@ -25,19 +25,19 @@ use super::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum IncomingError {
-    #[error("more bytes came than were announced")]
+    #[error("the upload has more bytes than announced")]
     TooLong,
-    #[error("only {0} bytes came")]
+    #[error("the upload has only {0} bytes")]
     TooShort(u64),
-    #[error("the SHA-256 of the bytes is another")]
+    #[error("the SHA-256 of the upload differs from the announced one")]
     Checksum,
-    #[error("there is an object under this key already")]
+    #[error("an object with this key exists already")]
     Exists,
     #[error(transparent)]
     Store(#[from] BlobError),
 }
 
-/// Bytes that are arriving. Dropped before it is finished, it leaves nothing behind.
+/// An upload that is being received. If it is dropped before it is placed, its temporary file is removed.
 pub struct Incoming {
     temp: TempName,
     target: PathBuf,
@@ -47,32 +47,32 @@ pub struct Incoming {
     checksum: Option<(Sha256, String)>,
 }
 
-/// Bytes that are in place, whose file has to be looked at once more.
+/// An object that is in place. The caller reads the row again, then keeps or withdraws it.
 pub struct Received {
     temp: TempName,
     target: PathBuf,
     pub meta: ObjectMeta,
 }
 
-/// A temporary name that is removed when dropped, unless it must be kept for recovery.
+/// A temporary name. It is removed on drop, unless recovery needs it.
 struct TempName {
     path: PathBuf,
-    armed: bool,
+    remove_on_drop: bool,
 }
 
 impl Drop for TempName {
     fn drop(&mut self) {
-        if self.armed {
+        if self.remove_on_drop {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// What an upload that never came to its end left in the folder of incoming files.
+/// The temporary file of an upload that crashed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftBehind {
+pub struct LeftoverUpload {
     pub file: FileId,
-    /// Its object is in place.
+    /// The object is in place.
     pub placed: bool,
     temp: PathBuf,
 }
@@ -86,10 +86,10 @@ impl DiskStore {
         checksum_sha256: Option<String>,
     ) -> Result<Incoming, IncomingError> {
         let path = self.root.join(INCOMING_FOLDER).join(format!("{file}.{}", Uuid::new_v4()));
-        let made = async { tokio::fs::File::create_new(&path).await.map_err(from_io) };
-        let opened = self.faults.around("create temporary file", made).await?;
+        let create = async { tokio::fs::File::create_new(&path).await.map_err(from_io) };
+        let opened = self.faults.around("create temporary file", create).await?;
         Ok(Incoming {
-            temp: TempName { path, armed: true },
+            temp: TempName { path, remove_on_drop: true },
             target: self.path(key),
             file: opened,
             size,
@@ -98,7 +98,7 @@ impl DiskStore {
         })
     }
 
-    /// Checks the bytes, makes them durable, and puts them in place if the place is free.
+    /// Checks the bytes, makes them durable, and puts them in place if no object has the key.
     pub async fn place(&self, incoming: Incoming) -> Result<Received, IncomingError> {
         let Incoming { mut temp, target, mut file, size, written, checksum } = incoming;
         if written != size {
@@ -113,19 +113,19 @@ impl DiskStore {
         let synced = async {
             file.flush().await.map_err(from_io)?;
             file.sync_all().await.map_err(from_io)?;
-            // The temporary name too: after a power cut it must not be missing where the object is there.
+            // The temporary name must be durable too: after a power cut it must exist if the object exists.
             blocking(move || sync_folder(&folder).map_err(from_io)).await
         };
         self.faults.around("sync", synced).await?;
         drop(file);
-        // From here on a crash may leave the object in place: the temporary name is the note that says so.
-        temp.armed = false;
+        // From here on a crash may leave the object in place. Then the temporary name is what recovery finds.
+        temp.remove_on_drop = false;
         let (from, to, root) = (temp.path.clone(), target.clone(), self.root.clone());
         let linked = blocking(move || Ok(link_durably(&root, &from, &to)));
         let meta = match self.faults.around("link", linked).await {
             Ok(Ok(meta)) => meta,
             Ok(Err(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
-                temp.armed = true;
+                temp.remove_on_drop = true;
                 return Err(IncomingError::Exists);
             }
             Ok(Err(error)) => return Err(IncomingError::Store(from_io(error))),
@@ -134,28 +134,28 @@ impl DiskStore {
         Ok(Received { temp, target, meta: to_meta(&meta) })
     }
 
-    /// What crashed uploads left: those that are in place but were not looked at again, and those that have
-    /// not been written to for `quiet`.
-    pub async fn left_behind(&self, quiet: Duration) -> Result<Vec<LeftBehind>, BlobError> {
+    /// Uploads whose object is in place but whose row was not read again, and uploads that were not written to for
+    /// `min_age`.
+    pub async fn leftover_uploads(&self, min_age: Duration) -> Result<Vec<LeftoverUpload>, BlobError> {
         let folder = self.root.join(INCOMING_FOLDER);
-        blocking(move || find_left_behind(&folder, quiet).map_err(from_io)).await
+        blocking(move || find_leftovers(&folder, min_age).map_err(from_io)).await
     }
 
-    /// Removes what killed writes of small objects, marks and checks left, once it has been there for `quiet`.
-    pub async fn clear_temporary(&self, quiet: Duration) -> Result<u64, BlobError> {
+    /// Removes temporary files of killed writes (small objects, markers, checks) that are at least `min_age` old.
+    pub async fn remove_temporary_files(&self, min_age: Duration) -> Result<u64, BlobError> {
         let root = self.root.clone();
         blocking(move || {
-            let small = remove_temporary(&root.join(INCOMING_FOLDER), &[PUT_TEMP, CHECK_TEMP], quiet);
-            let marks = remove_temporary(&root.join(OWN_FOLDER), &[MARK_TEMP], quiet);
+            let small = remove_temporary(&root.join(INCOMING_FOLDER), &[PUT_TEMP, CHECK_TEMP], min_age);
+            let marks = remove_temporary(&root.join(OWN_FOLDER), &[MARK_TEMP], min_age);
             Ok(small.map_err(from_io)? + marks.map_err(from_io)?)
         })
         .await
     }
 
-    /// Clears up after a crashed upload. Its object stays only if its file is still waiting for it.
-    pub async fn clear(
+    /// Cleans up after a crashed upload. `keep`: the file still waits for the object, so it stays.
+    pub async fn clean_up(
         &self,
-        left: LeftBehind,
+        left: LeftoverUpload,
         key: Option<&ObjectKey>,
         keep: bool,
     ) -> Result<(), BlobError> {
@@ -164,7 +164,7 @@ impl DiskStore {
             if let (Some(target), false) = (target, keep) {
                 remove_if_same(&left.temp, &target).map_err(from_io)?;
             }
-            remove_if_there(&left.temp).map_err(from_io)
+            remove_if_present(&left.temp).map_err(from_io)
         })
         .await
     }
@@ -184,33 +184,33 @@ impl Incoming {
 }
 
 impl Received {
-    /// The file still waits for these bytes.
+    /// Keeps the object: the file still waits for it.
     pub fn keep(mut self) {
-        self.temp.armed = true;
+        self.temp.remove_on_drop = true;
     }
 
-    /// The file has ended meanwhile: these bytes came too late.
+    /// Removes the object: the file has ended in the meantime.
     pub async fn withdraw(self) -> Result<(), BlobError> {
         let (temp, target) = (self.temp.path.clone(), self.target.clone());
         blocking(move || {
             remove_if_same(&temp, &target).map_err(from_io)?;
-            remove_if_there(&temp).map_err(from_io)
+            remove_if_present(&temp).map_err(from_io)
         })
         .await
     }
 }
 
-/// How often an upload makes its folder again that was pruned, being empty, before the upload was in it.
+/// How often an upload creates its folder again after a delete has removed the empty folder.
 const LINK_TRIES_MAX: u32 = 100;
 
-/// A hard link takes a name only if nobody has it, which a rename does not.
+/// Uses a hard link, because a rename would overwrite an existing object.
 fn link_durably(root: &Path, from: &Path, to: &Path) -> io::Result<fs::Metadata> {
     let folder = to.parent().unwrap_or(root);
-    // Before the link: afterwards the file may end at any moment, and both names be gone with it.
+    // Read before the link: after it the file may end at any moment, and both names may be removed.
     let meta = fs::metadata(from)?;
     let mut tries = 1;
     loop {
-        match make_folder(root, folder).and_then(|()| fs::hard_link(from, to)) {
+        match create_folder(root, folder).and_then(|()| fs::hard_link(from, to)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && tries < LINK_TRIES_MAX => tries += 1,
             Err(error) => return Err(error),
             Ok(()) => break,
@@ -220,11 +220,11 @@ fn link_durably(root: &Path, from: &Path, to: &Path) -> io::Result<fs::Metadata>
     Ok(meta)
 }
 
-/// Every folder on the way, because another upload may have made one and not have synced it yet.
+/// Syncs every folder up to the root, because another upload may have created one and not synced it yet.
 pub(super) fn sync_folders_up(root: &Path, folder: &Path) -> io::Result<()> {
     let mut folder = folder;
     loop {
-        sync_folder_if_there(folder)?;
+        sync_folder_if_present(folder)?;
         match folder.parent() {
             Some(parent) if folder != root => folder = parent,
             _ => return Ok(()),
@@ -232,19 +232,19 @@ pub(super) fn sync_folders_up(root: &Path, folder: &Path) -> io::Result<()> {
     }
 }
 
-fn sync_folder_if_there(folder: &Path) -> io::Result<()> {
+fn sync_folder_if_present(folder: &Path) -> io::Result<()> {
     match sync_folder(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         outcome => outcome,
     }
 }
 
-fn make_folder(root: &Path, folder: &Path) -> io::Result<()> {
+fn create_folder(root: &Path, folder: &Path) -> io::Result<()> {
     if folder == root || folder.is_dir() {
         return Ok(());
     }
     if let Some(parent) = folder.parent() {
-        make_folder(root, parent)?;
+        create_folder(root, parent)?;
         match fs::create_dir(folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
@@ -253,15 +253,15 @@ fn make_folder(root: &Path, folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Names that no upload has: of small writes that were cut off.
+/// The names of small writes. Names of uploads start with a file id instead.
 fn is_temporary(name: &str, prefixes: &[&str]) -> bool {
     prefixes
         .iter()
         .any(|prefix| name.strip_prefix(prefix).is_some_and(|id| uuid::Uuid::try_parse(id).is_ok()))
 }
 
-/// Answers how many were removed. One that cannot be looked at or removed keeps no other from going.
-fn remove_temporary(folder: &Path, prefixes: &[&str], quiet: Duration) -> io::Result<u64> {
+/// Returns how many files were removed. A file that cannot be read or removed is skipped.
+fn remove_temporary(folder: &Path, prefixes: &[&str], min_age: Duration) -> io::Result<u64> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         entries => entries?,
@@ -270,14 +270,14 @@ fn remove_temporary(folder: &Path, prefixes: &[&str], quiet: Duration) -> io::Re
     for entry in entries.flatten() {
         let is_ours = entry.file_name().to_str().is_some_and(|name| is_temporary(name, prefixes));
         let age = entry.metadata().and_then(|meta| meta.modified()).ok().and_then(|at| at.elapsed().ok());
-        if is_ours && age.is_some_and(|age| age >= quiet) && remove_if_there(&entry.path()).is_ok() {
+        if is_ours && age.is_some_and(|age| age >= min_age) && remove_if_present(&entry.path()).is_ok() {
             removed += 1;
         }
     }
     Ok(removed)
 }
 
-fn find_left_behind(folder: &Path, quiet: Duration) -> io::Result<Vec<LeftBehind>> {
+fn find_leftovers(folder: &Path, min_age: Duration) -> io::Result<Vec<LeftoverUpload>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -287,29 +287,29 @@ fn find_left_behind(folder: &Path, quiet: Duration) -> io::Result<Vec<LeftBehind
         };
         let Ok(meta) = entry.metadata() else { continue };
         let age = meta.modified()?.elapsed().unwrap_or_default();
-        if meta.nlink() > 1 || age >= quiet {
-            found.push(LeftBehind { file, placed: meta.nlink() > 1, temp: entry.path() });
+        if meta.nlink() > 1 || age >= min_age {
+            found.push(LeftoverUpload { file, placed: meta.nlink() > 1, temp: entry.path() });
         }
     }
     Ok(found)
 }
 
-/// Removes the target if it is the very file the temporary name stands for, and never another's.
+/// Removes the target only if it is the same file as the temporary one.
 fn remove_if_same(temp: &Path, target: &Path) -> io::Result<()> {
-    let (Some(ours), Some(placed)) = (metadata_if_there(temp)?, metadata_if_there(target)?) else {
+    let (Some(ours), Some(placed)) = (metadata_if_present(temp)?, metadata_if_present(target)?) else {
         return Ok(());
     };
     if (ours.dev(), ours.ino()) == (placed.dev(), placed.ino()) {
-        remove_if_there(target)?;
+        remove_if_present(target)?;
         if let Some(folder) = target.parent() {
-            sync_folder_if_there(folder)?;
+            sync_folder_if_present(folder)?;
         }
     }
     Ok(())
 }
 
-/// Only a clear "absent" is none; any other error is one.
-fn metadata_if_there(path: &Path) -> io::Result<Option<fs::Metadata>> {
+/// None only if the file is clearly absent.
+fn metadata_if_present(path: &Path) -> io::Result<Option<fs::Metadata>> {
     match fs::metadata(path) {
         Ok(meta) => Ok(Some(meta)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -317,7 +317,7 @@ fn metadata_if_there(path: &Path) -> io::Result<Option<fs::Metadata>> {
     }
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
+fn remove_if_present(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

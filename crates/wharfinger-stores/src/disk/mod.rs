@@ -1,5 +1,5 @@
-//! Blobs on local disk. Uploads and downloads are HTTP requests that the program itself serves, under URLs it
-//! signed; a key is a path below the root, which the key's own spelling makes safe.
+//! Objects on local disk. The program itself serves uploads and downloads, under URLs that it signed. A key is a path
+//! below the root; its percent-encoding makes it safe.
 
 mod incoming;
 mod signing;
@@ -22,31 +22,32 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::{
-    BlobError, BlobStore, Caps, Chunks, GetGrant, Listed, ObjectMeta, PutGrant, SignedRequest, WriteMode,
+    BlobError, BlobStore, Capabilities, Chunks, GetGrant, ListedObject, ObjectMeta, PutGrant, SignedRequest,
+    WriteMode,
 };
-pub use incoming::{Incoming, IncomingError, LeftBehind, Received};
+pub use incoming::{Incoming, IncomingError, LeftoverUpload, Received};
 pub use signing::{SignedQuery, SigningKey};
 use wharfinger_calls::faults::Faults;
 
 /// The route under which the program serves this store.
 pub const ROUTE: &str = "/blobs/";
 
-/// Existing stores have this name on disk.
+/// Where uploads are received. Existing stores have this folder on disk.
 const INCOMING_FOLDER: &str = ".incoming";
-/// Says whose objects these are.
+/// The marker: the id of the catalog that the objects belong to.
 pub const MARK: &str = ".wharfinger/store";
 const OWN_FOLDER: &str = ".wharfinger";
-/// What a mark is written as before it is renamed.
+/// The start of a marker's temporary name, which is renamed to the final one.
 const MARK_TEMP: &str = "store.";
-/// The same of small objects and of checks, in the folder for uploads on their way.
+/// The start of temporary names of small objects and of checks, in the folder of incoming uploads.
 const PUT_TEMP: &str = "put.";
 const CHECK_TEMP: &str = "check.";
 const READ_BUFFER_BYTES: usize = 256 * 1024;
 
 pub struct DiskStore {
     root: PathBuf,
-    /// A folder that is there as long as the disk is: one that we made below the root, or the root itself where that is
-    /// not ours to make anything in.
+    /// A folder that exists while the disk is mounted. In a store of ours we created it below the root; in a foreign
+    /// folder, where we create nothing, it is the root itself.
     mounted: PathBuf,
     public_url: String,
     signing_key: SigningKey,
@@ -54,7 +55,7 @@ pub struct DiskStore {
 }
 
 impl DiskStore {
-    /// `public_url` is the program's own address as clients see it, without a slash at its end.
+    /// `public_url`: the program's address in URLs for clients, without a slash at its end.
     pub fn open(
         root: &Path,
         public_url: &str,
@@ -67,8 +68,7 @@ impl DiskStore {
         Ok(DiskStore { root, mounted, public_url: public_url.to_owned(), signing_key, faults })
     }
 
-    /// A folder of somebody else's, with whatever lies there, to be listed and deleted from: nothing is made in it, and
-    /// nothing can be uploaded to it.
+    /// Opens a folder that belongs to another application, for lists and deletes. The program creates nothing in it.
     pub fn open_foreign(root: &Path) -> io::Result<DiskStore> {
         let root = root.canonicalize()?;
         if !root.is_dir() {
@@ -79,8 +79,7 @@ impl DiskStore {
         Ok(DiskStore { root, mounted, public_url: String::new(), signing_key, faults: Faults::none() })
     }
 
-    /// The mark of a folder: whose objects lie there. None: nobody's yet, or its disk is not mounted.
-    /// With it comes when it was written.
+    /// The marker of a folder, and when it was written. None: the folder has no marker, or its disk is not mounted.
     pub fn mark(root: &Path) -> Result<Option<(String, UnixMs)>, BlobError> {
         match read_mark(&root.join(MARK)) {
             Ok(mark) => Ok(Some(mark)),
@@ -89,13 +88,14 @@ impl DiskStore {
         }
     }
 
-    /// A reader sees the mark before or the one after, never a part. `Changed`: there is one, and it was to be kept.
+    /// Writes the marker atomically: a reader sees the old one or the new one. `Changed`: it exists and the mode is
+    /// `CreateOnly`.
     pub fn set_mark(root: &Path, mark: &str, mode: WriteMode) -> Result<(), BlobError> {
         let temp = root.join(OWN_FOLDER).join(format!("{MARK_TEMP}{}", uuid::Uuid::new_v4()));
         let set = fs::create_dir_all(root.join(OWN_FOLDER))
             .map_err(from_io)
-            .and_then(|()| place_small(root, &temp, &root.join(MARK), mark.as_bytes(), mode));
-        // Gone already where it was renamed.
+            .and_then(|()| write_small(root, &temp, &root.join(MARK), mark.as_bytes(), mode));
+        // After a rename it does not exist any more.
         let _ = fs::remove_file(&temp);
         set.map_err(|error| match error {
             BlobError::Changed => BlobError::Changed,
@@ -116,13 +116,13 @@ impl DiskStore {
     }
 
     fn url(&self, key: &ObjectKey, query: &SignedQuery) -> String {
-        // A key is already percent-encoded once; in a URL its percent signs are data.
+        // The percent signs of a key are data, so they are encoded in a URL.
         let path = key.as_str().replace('%', "%25");
         format!("{}{ROUTE}{path}?{}", self.public_url, query.to_query_string())
     }
 }
 
-/// Text and time of the same file, whatever is renamed over it meanwhile.
+/// The text and the time come from one open file, so that a rename in between cannot mix two markers.
 fn read_mark(path: &Path) -> io::Result<(String, UnixMs)> {
     let mut file = fs::File::open(path)?;
     let mut text = String::new();
@@ -130,7 +130,7 @@ fn read_mark(path: &Path) -> io::Result<(String, UnixMs)> {
     Ok((text, to_meta(&file.metadata()?).modified_at.unwrap_or(0)))
 }
 
-/// Changes whenever the bytes do, and survives a copy that keeps modification times.
+/// From the modification time and the size, so that it survives a copy that preserves modification times.
 fn etag(meta: &fs::Metadata) -> String {
     let modified =
         meta.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map_or(0, |d| d.as_nanos());
@@ -153,12 +153,12 @@ fn from_io(error: io::Error) -> BlobError {
     }
 }
 
-/// Whether what is missing is known to be absent. Where a disk is not mounted, everything is missing.
+/// Only while the disk is mounted does a missing file mean an absent object.
 fn is_mounted(mounted: &Path) -> bool {
     mounted.is_dir()
 }
 
-/// The same as [`from_io`] for an object of a store, which is absent only from a store that is there.
+/// Like [`from_io`], but an object is absent only if the disk is mounted.
 fn from_io_at(mounted: &Path, error: io::Error) -> BlobError {
     match from_io(error) {
         BlobError::NotFound if !is_mounted(mounted) => BlobError::Unavailable(DISK_GONE.into()),
@@ -166,9 +166,9 @@ fn from_io_at(mounted: &Path, error: io::Error) -> BlobError {
     }
 }
 
-const DISK_GONE: &str = "the folder of the store is empty or gone: is its disk mounted?";
+const DISK_GONE: &str = "the folder of the store is empty or missing: is its disk mounted?";
 
-/// Makes names in a folder durable, whether they came or went.
+/// Makes added and removed names in a folder durable.
 fn sync_folder(path: &Path) -> io::Result<()> {
     fs::File::open(path)?.sync_all()
 }
@@ -187,13 +187,13 @@ impl BlobStore for DiskStore {
         "disk"
     }
 
-    fn caps(&self) -> Caps {
-        Caps {
-            binds_size: true,
-            binds_content_type: true,
-            binds_checksum: true,
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            enforces_size: true,
+            enforces_content_type: true,
+            enforces_checksum: true,
             create_only: true,
-            refuses_ended: true,
+            rejects_ended_files: true,
             versioned: false,
             delete_batch_max: 500,
         }
@@ -231,7 +231,7 @@ impl BlobStore for DiskStore {
     ) -> Result<Chunks, BlobError> {
         let opened = tokio::fs::File::open(self.path(key)).await;
         let mut file = opened.map_err(|error| from_io_at(&self.mounted, error))?;
-        // Asked of the open file: what is read below is what was compared.
+        // From the open file, so that the bytes below belong to the ETag that is compared.
         let meta = file.metadata().await.map_err(from_io)?;
         if !meta.is_file() {
             return Err(BlobError::NotFound);
@@ -246,12 +246,12 @@ impl BlobStore for DiskStore {
 
     async fn put(&self, key: &ObjectKey, bytes: Bytes, mode: WriteMode) -> Result<(), BlobError> {
         let (root, path) = (self.root.clone(), self.path(key));
-        let before = root.join(INCOMING_FOLDER).join(format!("{PUT_TEMP}{}", uuid::Uuid::new_v4()));
+        let temp = root.join(INCOMING_FOLDER).join(format!("{PUT_TEMP}{}", uuid::Uuid::new_v4()));
         blocking(move || {
-            let placed = place_small(&root, &before, &path, &bytes, mode);
-            // Gone already where it was renamed.
-            let _ = fs::remove_file(&before);
-            placed
+            let written = write_small(&root, &temp, &path, &bytes, mode);
+            // After a rename it does not exist any more.
+            let _ = fs::remove_file(&temp);
+            written
         })
         .await
     }
@@ -264,7 +264,7 @@ impl BlobStore for DiskStore {
         deleted.unwrap_or_else(|error| vec![Err(BlobError::Unavailable(error.to_string())); count])
     }
 
-    async fn delete_seen(
+    async fn delete_if_unchanged(
         &self,
         seen: &[(ObjectKey, ObjectMeta)],
         _with_older: bool,
@@ -273,7 +273,11 @@ impl BlobStore for DiskStore {
         self.delete_many(&keys).await
     }
 
-    fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
+    fn list(
+        &self,
+        prefix: &str,
+        start_after: Option<&str>,
+    ) -> BoxStream<'static, Result<ListedObject, BlobError>> {
         let listing = walk::start(
             self.root.clone(),
             self.mounted.clone(),
@@ -304,10 +308,10 @@ impl BlobStore for DiskStore {
         let probe = self.root.join(INCOMING_FOLDER).join(format!("{CHECK_TEMP}{}", uuid::Uuid::new_v4()));
         blocking(move || {
             let written = fs::write(&probe, b"wharfinger");
-            // A full disk makes the file and writes nothing into it.
+            // On a full disk the file exists although the write failed, so it is removed in every case.
             let removed = fs::remove_file(&probe);
             written.and(removed).map_err(|error| {
-                BlobError::Unavailable(format!("{} cannot be written: {error}", probe.display()))
+                BlobError::Unavailable(format!("cannot write to {}: {error}", probe.display()))
             })
         })
         .await
@@ -317,9 +321,8 @@ impl BlobStore for DiskStore {
         let folder =
             if self.mounted == self.root { self.root.clone() } else { self.root.join(INCOMING_FOLDER) };
         blocking(move || {
-            let cannot = |why: String| {
-                BlobError::Unavailable(format!("{} cannot be written: {why}", folder.display()))
-            };
+            let cannot =
+                |why: String| BlobError::Unavailable(format!("cannot write to {}: {why}", folder.display()));
             let wanted = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
             access(&folder, wanted).map_err(|error| cannot(error.to_string()))?;
             let disk = statvfs(&folder).map_err(|error| cannot(error.to_string()))?;
@@ -335,20 +338,20 @@ impl BlobStore for DiskStore {
     }
 }
 
-fn place_small(
+fn write_small(
     root: &Path,
-    before: &Path,
+    temp: &Path,
     path: &Path,
     bytes: &[u8],
     mode: WriteMode,
 ) -> Result<(), BlobError> {
     let folder = path.parent().unwrap_or(root);
-    fs::write(before, bytes).map_err(|error| from_io_at(&root.join(INCOMING_FOLDER), error))?;
-    fs::File::open(before).and_then(|file| file.sync_all()).map_err(from_io)?;
+    fs::write(temp, bytes).map_err(|error| from_io_at(&root.join(INCOMING_FOLDER), error))?;
+    fs::File::open(temp).and_then(|file| file.sync_all()).map_err(from_io)?;
     fs::create_dir_all(folder).map_err(from_io)?;
     match mode {
-        WriteMode::Overwrite => fs::rename(before, path).map_err(from_io)?,
-        WriteMode::CreateOnly => fs::hard_link(before, path).map_err(|error| match error.kind() {
+        WriteMode::Overwrite => fs::rename(temp, path).map_err(from_io)?,
+        WriteMode::CreateOnly => fs::hard_link(temp, path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => BlobError::Changed,
             _ => from_io(error),
         })?,
@@ -365,11 +368,11 @@ fn delete_paths(root: &Path, mounted: &Path, paths: &[PathBuf]) -> Vec<Result<()
         })
         .collect();
     let folders: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
-    // Only a name whose absence is durable is gone: the caller forgets the order once it hears so. That goes
-    // for a name that was missing too, for whoever removed it may have crashed before this.
+    // A delete must be durable before it is reported, because the caller then forgets the cleanup. This also holds for
+    // a missing file: an earlier delete may have crashed before its sync.
     for folder in folders {
         match sync_folder(folder).map_err(|error| from_io_at(mounted, error)) {
-            // Folders of somebody else's are left where they are.
+            // Empty folders of another application stay.
             Ok(()) if mounted == root => {}
             Ok(()) => prune_empty(root, folder),
             Err(BlobError::NotFound) => {}
@@ -385,7 +388,7 @@ fn delete_paths(root: &Path, mounted: &Path, paths: &[PathBuf]) -> Vec<Result<()
     outcomes
 }
 
-/// Folders of users who have nothing left. An upload that races with this makes its folder again.
+/// Removes empty folders. An upload that runs at the same time creates its folder again.
 fn prune_empty(root: &Path, folder: &Path) {
     let mut folder = folder;
     while folder != root && fs::remove_dir(folder).is_ok() {

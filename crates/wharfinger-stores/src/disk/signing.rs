@@ -1,4 +1,4 @@
-//! Signed URLs of the local store: an HMAC over everything the holder may do, and nothing else.
+//! Signed URLs of the local store: an HMAC covers everything that the URL permits.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ use super::super::{GetGrant, PutGrant};
 #[derive(Clone)]
 pub struct SigningKey(Vec<u8>);
 
-/// The query of a signed URL, as it comes back from its holder.
+/// The query of a signed URL, as a client sends it back.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SignedQuery {
@@ -25,7 +25,7 @@ pub struct SignedQuery {
     #[serde(rename = "type")]
     pub content_type: Option<String>,
     pub sha256: Option<String>,
-    /// Downloads: the very bytes.
+    /// Downloads: the ETag that the object must have.
     pub etag: Option<String>,
     pub name: Option<String>,
     pub sig: String,
@@ -62,7 +62,7 @@ impl SigningKey {
             "PUT",
             &grant.key,
             SignedQuery {
-                expires: grant.life.expires_at,
+                expires: grant.lifetime.expires_at,
                 size: Some(grant.size),
                 content_type: grant.content_type.clone(),
                 sha256: grant.checksum_sha256.clone(),
@@ -78,7 +78,7 @@ impl SigningKey {
             "GET",
             &grant.key,
             SignedQuery {
-                expires: grant.life.expires_at,
+                expires: grant.lifetime.expires_at,
                 size: None,
                 content_type: grant.content_type.clone(),
                 sha256: None,
@@ -94,7 +94,7 @@ impl SigningKey {
         SignedQuery { sig, ..query }
     }
 
-    /// True if this query was signed here for this method and key, whatever the time.
+    /// True if this key signed the query for this method and object. It does not check the expiry.
     pub fn verify(&self, method: &str, key: &ObjectKey, query: &SignedQuery) -> bool {
         let Ok(given) = URL_SAFE_NO_PAD.decode(&query.sig) else { return false };
         self.mac(method, key, query).verify_slice(&given).is_ok()
@@ -115,7 +115,7 @@ impl SigningKey {
             query.etag.as_deref(),
             query.name.as_deref(),
         ];
-        // Each part with its length, so that no two grants read the same; absent is not empty.
+        // Each part has its length before it, so that different grants have different texts. Absent differs from empty.
         for part in parts {
             match part {
                 None => mac.update(b"-"),

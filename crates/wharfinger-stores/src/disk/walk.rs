@@ -1,5 +1,5 @@
-//! A walk over the store in the order of its keys, in constant memory. Folders are read in windows: a folder
-//! of a million names is read a few times over rather than held.
+//! Lists the files of the store in the order of their keys, in constant memory. A folder is read in windows: one with a
+//! million names is read several times instead of being held in memory.
 
 use std::fs;
 use std::io;
@@ -8,39 +8,39 @@ use std::time::UNIX_EPOCH;
 
 use tokio::sync::mpsc;
 
-use super::super::{BlobError, Listed};
+use super::super::{BlobError, ListedObject};
 use super::{DISK_GONE, from_io, is_mounted};
 
 const CHUNK_OBJECTS: usize = 1_000;
-/// Names of one folder that are held at a time.
+/// The names of one folder that are held in memory at a time.
 const WINDOW_NAMES: usize = 131_072;
 
-type Chunk = Result<Vec<Listed>, BlobError>;
+type Chunk = Result<Vec<ListedObject>, BlobError>;
 
 struct Walk {
     root: PathBuf,
     mounted: PathBuf,
     prefix: String,
     start_after: String,
-    chunk: Vec<Listed>,
+    chunk: Vec<ListedObject>,
     out: mpsc::Sender<Chunk>,
 }
 
-/// Nobody listens any more.
-struct Abandoned;
+/// The receiver of the listing was dropped.
+struct ReceiverGone;
 
-enum Stop {
-    Abandoned,
-    Failed(io::Error),
+enum WalkError {
+    ReceiverGone,
+    Io(io::Error),
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for WalkError {
     fn from(error: io::Error) -> Self {
-        Stop::Failed(error)
+        WalkError::Io(error)
     }
 }
 
-fn of_path(path: &Path, error: &io::Error) -> io::Error {
+fn with_path(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
@@ -48,17 +48,17 @@ fn is_link(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink())
 }
 
-/// Links in a circle, through a file, or to what can be no name. Not those whose target is only out of reach: that may be a
-/// disk that is away for a moment.
-fn leads_nowhere(error: &io::Error) -> bool {
-    const LINKS_IN_A_CIRCLE: i32 = if cfg!(target_os = "linux") { 40 } else { 62 };
+/// Links in a loop, through a file, or to an invalid name. A link whose target is only unreachable is not one of these:
+/// its disk may be unmounted for a moment.
+fn is_invalid_link(error: &io::Error) -> bool {
+    const ELOOP: i32 = if cfg!(target_os = "linux") { 40 } else { 62 };
     matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename)
-        || error.raw_os_error() == Some(LINKS_IN_A_CIRCLE)
+        || error.raw_os_error() == Some(ELOOP)
 }
 
-impl From<Abandoned> for Stop {
-    fn from(_: Abandoned) -> Self {
-        Stop::Abandoned
+impl From<ReceiverGone> for WalkError {
+    fn from(_: ReceiverGone) -> Self {
+        WalkError::ReceiverGone
     }
 }
 
@@ -78,20 +78,22 @@ pub(super) fn start(
         out,
     };
     tokio::task::spawn_blocking(move || {
-        let ended = walk.is_mounted().and_then(|()| walk.folder(&PathBuf::new(), ""));
+        let ended = walk.check_mounted().and_then(|()| walk.folder(&PathBuf::new(), ""));
         let flushed = match ended {
             Ok(()) => walk.flush(),
-            Err(Stop::Abandoned) => Err(Abandoned),
-            Err(Stop::Failed(error)) => walk.out.blocking_send(Err(from_io(error))).map_err(|_| Abandoned),
+            Err(WalkError::ReceiverGone) => Err(ReceiverGone),
+            Err(WalkError::Io(error)) => {
+                walk.out.blocking_send(Err(from_io(error))).map_err(|_| ReceiverGone)
+            }
         };
-        // An abandoned walk has nobody to tell.
+        // If the receiver is gone, the error has no reader.
         drop(flushed);
     });
     listing
 }
 
-/// The smallest names of a folder, at most [`WINDOW_NAMES`] of them. Twice as many are gathered and the larger
-/// half thrown away, which costs a fraction of keeping them sorted.
+/// The smallest names of a folder, at most [`WINDOW_NAMES`]. It collects twice as many and drops the larger half, which
+/// is much cheaper than keeping them sorted.
 #[derive(Default)]
 struct Window {
     names: Vec<String>,
@@ -108,7 +110,7 @@ impl Window {
         }
     }
 
-    /// True if these are all.
+    /// True: these are all names.
     fn in_order(mut self) -> (Vec<String>, bool) {
         self.names.sort_unstable();
         if self.names.len() > WINDOW_NAMES {
@@ -120,12 +122,12 @@ impl Window {
 }
 
 impl Walk {
-    /// A disk that went away in the middle of a walk must not look like an empty one.
-    fn is_mounted(&self) -> Result<(), Stop> {
-        if is_mounted(&self.mounted) { Ok(()) } else { Err(Stop::Failed(io::Error::other(DISK_GONE))) }
+    /// A disk that is unmounted during a walk must not look like an empty one.
+    fn check_mounted(&self) -> Result<(), WalkError> {
+        if is_mounted(&self.mounted) { Ok(()) } else { Err(WalkError::Io(io::Error::other(DISK_GONE))) }
     }
 
-    fn folder(&mut self, path: &Path, key_prefix: &str) -> Result<(), Stop> {
+    fn folder(&mut self, path: &Path, key_prefix: &str) -> Result<(), WalkError> {
         let mut after = String::new();
         loop {
             let (window, complete) = self.window(path, key_prefix, &after)?;
@@ -143,25 +145,25 @@ impl Walk {
         }
     }
 
-    /// The next names of a folder that can matter, in order; a folder's name ends in a slash, because that is
-    /// how it sorts in a key. True if there are no more.
-    fn window(&self, path: &Path, key_prefix: &str, after: &str) -> Result<(Vec<String>, bool), Stop> {
+    /// The next relevant names of a folder, in order. A subfolder's name ends in a slash, because it sorts that way in a
+    /// key. True: there are no more.
+    fn window(&self, path: &Path, key_prefix: &str, after: &str) -> Result<(Vec<String>, bool), WalkError> {
         let mut names = Window::default();
         let entries = match fs::read_dir(self.root.join(path)) {
-            // Pruned, or gone since its parent was read.
+            // Removed after its parent was read.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.is_mounted()?;
+                self.check_mounted()?;
                 return Ok((Vec::new(), true));
             }
-            entries => entries.map_err(|error| of_path(path, &error))?,
+            entries => entries.map_err(|error| with_path(path, &error))?,
         };
-        // What the walk asks for, seen from inside this folder.
+        // The start and the prefix of the walk, relative to this folder.
         let start_after = self.start_after.strip_prefix(key_prefix).unwrap_or_default();
         let prefix = self.prefix.strip_prefix(key_prefix).unwrap_or_default();
         for entry in entries {
             let entry = entry?;
             let Ok(mut name) = entry.file_name().into_string() else { continue };
-            // What we keep for ourselves.
+            // The program's own folders start with a dot.
             if name.starts_with('.') && self.mounted != self.root {
                 continue;
             }
@@ -179,28 +181,28 @@ impl Walk {
         Ok(names.in_order())
     }
 
-    fn object(&mut self, path: &Path, key: String) -> Result<(), Stop> {
+    fn object(&mut self, path: &Path, key: String) -> Result<(), WalkError> {
         let meta = match fs::metadata(self.root.join(path)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.is_mounted(),
-            // A link that leads nowhere is no object either.
-            Err(error) if leads_nowhere(&error) && is_link(&self.root.join(path)) => return Ok(()),
-            meta => meta.map_err(|error| of_path(path, &error))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.check_mounted(),
+            // An invalid link is not an object.
+            Err(error) if is_invalid_link(&error) && is_link(&self.root.join(path)) => return Ok(()),
+            meta => meta.map_err(|error| with_path(path, &error))?,
         };
-        // A link to a folder is no object, whatever it is called: nobody is to take it for one and delete it.
+        // A link to a folder is not an object. If it were listed, a delete could remove it.
         if !meta.is_file() {
             return Ok(());
         }
         let modified = meta.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
         let modified_at = i64::try_from(modified.as_millis()).unwrap_or(i64::MAX);
-        self.chunk.push(Listed { key, size: meta.len(), modified_at });
+        self.chunk.push(ListedObject { key, size: meta.len(), modified_at });
         if self.chunk.len() == CHUNK_OBJECTS {
             self.flush()?;
         }
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), Abandoned> {
+    fn flush(&mut self) -> Result<(), ReceiverGone> {
         let chunk = std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_OBJECTS));
-        self.out.blocking_send(Ok(chunk)).map_err(|_| Abandoned)
+        self.out.blocking_send(Ok(chunk)).map_err(|_| ReceiverGone)
     }
 }

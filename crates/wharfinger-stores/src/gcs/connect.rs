@@ -1,4 +1,4 @@
-//! From settings to a client: the bucket's address, and the service account that signs.
+//! Creates a client from the settings: the bucket's address, and the service account that signs.
 
 use std::fmt;
 
@@ -8,20 +8,20 @@ use super::call::Client;
 use super::sign::Signer;
 use crate::BlobError;
 
-/// Where the bucket is, and who we are to it.
+/// The bucket and the credentials for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GcsOptions {
     pub bucket: String,
-    /// Empty, or what every key begins with, its slash included.
+    /// The prefix of every key. Empty, or it ends in a slash.
     pub prefix: String,
     /// Default: `https://storage.googleapis.com`.
     pub endpoint: Option<String>,
-    /// The store's address as clients see it.
+    /// The store's address in URLs for clients.
     pub public_endpoint: Option<String>,
     pub credentials: Option<GcsCredentials>,
 }
 
-/// The key of a service account, as Google hands it out.
+/// The key of a service account, as Google issues it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum GcsCredentials {
     File(String),
@@ -43,7 +43,7 @@ impl fmt::Debug for GcsCredentials {
 }
 
 impl GcsOptions {
-    /// Takes what is absent from the variables that Google's own tools read.
+    /// Fills missing options from the variables that Google's own tools read.
     pub fn filled(mut self, variable: &dyn Fn(&str) -> Option<String>) -> GcsOptions {
         let first = |names: &[&str]| {
             names.iter().find_map(|name| variable(name).filter(|value| !value.trim().is_empty()))
@@ -69,11 +69,11 @@ pub(super) fn client(options: &GcsOptions) -> Result<Client, BlobError> {
     let text = match &options.credentials {
         Some(GcsCredentials::Json(text)) => text.clone(),
         Some(GcsCredentials::File(path)) => std::fs::read_to_string(path).map_err(|error| {
-            BlobError::Refused(format!("the service account's key {path} cannot be read: {error}"))
+            BlobError::Refused(format!("cannot read the service account's key {path}: {error}"))
         })?,
         None => {
             return Err(BlobError::Refused(
-                "no service account: set GOOGLE_APPLICATION_CREDENTIALS to the file of its key".into(),
+                "no service account: set GOOGLE_APPLICATION_CREDENTIALS to its key file".into(),
             ));
         }
     };
@@ -84,13 +84,13 @@ pub(super) fn client(options: &GcsOptions) -> Result<Client, BlobError> {
 
 fn signer(text: &str) -> Result<Signer, BlobError> {
     let refused = |why: &str| BlobError::Refused(format!("{why}: check GOOGLE_APPLICATION_CREDENTIALS"));
-    // What serde says may repeat the key.
+    // The error text of serde is left out, because it can contain the key.
     let file: KeyFile = serde_json::from_str(text)
-        .map_err(|_| refused("the service account's key is no JSON of Google's"))?;
+        .map_err(|_| refused("the service account's key is not a JSON key file of Google"))?;
     match (file.kind.as_deref(), file.client_email, file.private_key) {
         (Some("service_account"), Some(email), Some(key)) => Signer::new(&email, &key),
         (kind, ..) => Err(refused(&format!(
-            "only the key of a service account can sign for clients, and this is of the type {}",
+            "only the key of a service account can sign URLs for clients, but this key has the type {}",
             kind.unwrap_or("unknown")
         ))),
     }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_absent_comes_from_variables() {
+    fn missing_options_come_from_variables() {
         let options = GcsOptions::default().filled(&|name| {
             (name == "GOOGLE_APPLICATION_CREDENTIALS").then(|| "/no/such/key.json".to_owned())
         });
@@ -114,9 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_sign_is_refused_with_a_remedy() {
+    fn credentials_that_cannot_sign_are_refused_with_a_remedy() {
         for (text, remedy) in [
-            ("secret", "no JSON"),
+            ("secret", "not a JSON key file"),
             ("{\"type\":\"authorized_user\"}", "authorized_user"),
             (
                 "{\"type\":\"service_account\",\"client_email\":\"a\",\"private_key\":\"b\"}",

@@ -9,13 +9,13 @@ use serde::Deserialize;
 use wharfinger_lifecycle::UnixMs;
 
 use super::call::{Call, Client};
-use crate::http::list::{full_after, in_order, next, pages};
-use crate::{BlobError, Listed};
+use crate::http::list::{check_order, full_key, next_page, pages};
+use crate::{BlobError, ListedObject};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Page {
-    /// What is no listing may still look like an empty one.
+    /// Required, so that an answer that is not a listing is not taken for an empty one.
     #[serde(rename = "Name")]
     _name: String,
     #[serde(default)]
@@ -33,11 +33,11 @@ struct Entry {
     last_modified: Option<String>,
 }
 
-impl From<Entry> for Listed {
+impl From<Entry> for ListedObject {
     /// With the full key.
-    fn from(entry: Entry) -> Listed {
+    fn from(entry: Entry) -> ListedObject {
         let modified_at = entry.last_modified.as_deref().and_then(to_unix_ms).unwrap_or(0);
-        Listed { key: entry.key, size: entry.size, modified_at }
+        ListedObject { key: entry.key, size: entry.size, modified_at }
     }
 }
 
@@ -45,30 +45,31 @@ pub(super) fn objects(
     client: &Arc<Client>,
     prefix: &str,
     start_after: Option<&str>,
-) -> BoxStream<'static, Result<Listed, BlobError>> {
-    let after = full_after(&client.prefix, start_after);
-    let (asked, under, start_after) = (client.clone(), format!("{}{prefix}", client.prefix), after.clone());
+) -> BoxStream<'static, Result<ListedObject, BlobError>> {
+    let after = full_key(&client.prefix, start_after);
+    let (shared, full_prefix, start_after) =
+        (client.clone(), format!("{}{prefix}", client.prefix), after.clone());
     let listed = pages(None::<String>, move |token| {
         let start_after = start_after.clone().filter(|_| token.is_none());
         let call = Call::of_bucket()
             .with("list-type", "2")
-            .with("prefix", under.as_str())
+            .with("prefix", full_prefix.as_str())
             .with_some("continuation-token", token)
             .with_some("start-after", start_after);
-        let client = asked.clone();
+        let client = shared.clone();
         async move {
-            let page: Page = client.ask(call).await?;
-            let next = next(page.is_truncated, page.next_continuation_token)?;
+            let page: Page = client.get_xml(call).await?;
+            let next = next_page(page.is_truncated, page.next_continuation_token)?;
             Ok((page.contents, next.map(Some)))
         }
     });
-    in_order(listed.map_ok(Listed::from), &client.prefix, after)
+    check_order(listed.map_ok(ListedObject::from), &client.prefix, after)
 }
 
-/// One page of at most one: whether the bucket can be listed at all.
-pub(super) async fn first(client: &Client) -> Result<(), BlobError> {
+/// Checks that the bucket can be listed.
+pub(super) async fn check(client: &Client) -> Result<(), BlobError> {
     let call = Call::of_bucket().with("list-type", "2").with("max-keys", "1");
-    Ok(client.ask::<Page>(call.with("prefix", client.prefix.as_str())).await.map(drop)?)
+    Ok(client.get_xml::<Page>(call.with("prefix", client.prefix.as_str())).await.map(drop)?)
 }
 
 pub(super) fn to_unix_ms(at: &str) -> Option<UnixMs> {
@@ -79,9 +80,9 @@ pub(super) fn to_unix_ms(at: &str) -> Option<UnixMs> {
 mod tests {
     use super::super::sign::Signer;
     use super::*;
-    use crate::http::{self, Failure};
+    use crate::http::{self, CallError};
 
-    /// As Google's documentation shows a listing of the second kind.
+    /// An answer to a listing of version 2, as in Google's documentation.
     const PAGE: &str = "<?xml version='1.0' encoding='UTF-8'?>\
         <ListBucketResult xmlns='http://doc.s3.amazonaws.com/2006-03-01'><Name>box</Name><Prefix>w/</Prefix>\
         <KeyCount>2</KeyCount><IsTruncated>true</IsTruncated><NextContinuationToken>Cgh3L2I=</NextContinuationToken>\
@@ -90,7 +91,7 @@ mod tests {
         <Contents><Key>w/b</Key><LastModified>1970-01-01T00:00:06Z</LastModified><Size>0</Size></Contents>\
         </ListBucketResult>";
 
-    fn from_xml(xml: &str) -> Result<Page, Failure> {
+    fn from_xml(xml: &str) -> Result<Page, CallError> {
         http::from_xml::<Signer, Page>(xml)
     }
 
@@ -98,16 +99,16 @@ mod tests {
     fn a_page_is_read() {
         let page = from_xml(PAGE).expect("a page");
         let wanted = [
-            Listed { key: "w/a%2Eb".into(), size: 7, modified_at: 5_250 },
-            Listed { key: "w/b".into(), size: 0, modified_at: 6_000 },
+            ListedObject { key: "w/a%2Eb".into(), size: 7, modified_at: 5_250 },
+            ListedObject { key: "w/b".into(), size: 0, modified_at: 6_000 },
         ];
-        assert_eq!(page.contents.into_iter().map(Listed::from).collect::<Vec<_>>(), wanted);
-        let next = next(page.is_truncated, page.next_continuation_token).expect("whole");
+        assert_eq!(page.contents.into_iter().map(ListedObject::from).collect::<Vec<_>>(), wanted);
+        let next = next_page(page.is_truncated, page.next_continuation_token).expect("a marker");
         assert_eq!(next.as_deref(), Some("Cgh3L2I="));
     }
 
     #[test]
-    fn what_is_no_listing_is_no_empty_one() {
+    fn an_answer_without_a_listing_is_an_error_and_no_empty_listing() {
         for other in ["", "<html></html>", "<ListBucketResult></ListBucketResult>", "{}"] {
             assert!(from_xml(other).is_err(), "{other}");
         }

@@ -1,5 +1,5 @@
-//! Blobs in Google Cloud Storage, by its XML API. Clients upload and download by URLs that are signed here and go
-//! straight to the store; how much of a grant the store enforces is tried out at the start.
+//! Objects in Google Cloud Storage, through its XML API. Clients use signed URLs and talk to the store directly. The
+//! probe at the start detects what the store enforces.
 
 mod call;
 mod connect;
@@ -19,21 +19,21 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
-use crate::http::{doing, object};
+use crate::http::{cannot, object};
 use crate::{
-    BlobError, BlobStore, Caps, Chunks, GetGrant, Listed, ObjectMeta, PartStore, Probed, PutGrant,
-    SignedRequest, WriteMode,
+    BlobError, BlobStore, Capabilities, Chunks, GetGrant, ListedObject, MultipartStore, ObjectMeta,
+    ProbeReport, PutGrant, SignedRequest, WriteMode,
 };
 use call::{Call, Client};
 pub use connect::{GcsCredentials, GcsOptions};
-use sign::{Signer, Unsigned};
+use sign::{Signer, UnsignedRequest};
 
-/// There is no bulk delete in the XML API; as many are asked for in one go as elsewhere.
+/// The XML API has no bulk delete. This is the batch size of the other stores.
 const DELETE_BATCH_MAX: usize = 1_000;
-const DELETES_AT_ONCE: usize = 16;
-/// A key whose object comes back more often while it is being deleted is left for another time.
-const DELETE_TURNS_MAX: u32 = 5;
-/// An object is put only where there is none: no generation of it.
+const DELETE_CONCURRENCY: usize = 16;
+/// If the object reappears more often than this during its delete, the delete fails and is retried later.
+const DELETE_TRIES_MAX: u32 = 5;
+/// The condition that the object does not exist.
 const CREATE_ONLY: (&str, &str) = ("x-goog-if-generation-match", "0");
 
 pub struct GcsStore {
@@ -41,12 +41,12 @@ pub struct GcsStore {
 }
 
 impl GcsStore {
-    /// Talks to nobody yet.
+    /// Makes no request.
     pub fn connect(options: &GcsOptions) -> Result<GcsStore, BlobError> {
         Ok(GcsStore { client: Arc::new(connect::client(options)?) })
     }
 
-    /// A PUT of as many bytes of this type, where nothing is. The SHA-256 cannot be bound.
+    /// The signature covers size, type and create-only. It cannot cover the SHA-256.
     fn sign_put_at(&self, endpoint: &str, grant: &PutGrant) -> Result<SignedRequest, BlobError> {
         let path = self.client.path(Some(&self.client.full(&grant.key)));
         let mut headers = vec![
@@ -54,8 +54,8 @@ impl GcsStore {
             (CREATE_ONLY.0, CREATE_ONLY.1.to_owned()),
         ];
         headers.extend(grant.content_type.clone().map(|content_type| ("content-type", content_type)));
-        let unsigned = self.client.unsigned("PUT", endpoint, &path, grant.life.duration());
-        let url = self.client.service.sign(&Unsigned { headers: headers.clone(), ..unsigned })?;
+        let unsigned = self.client.unsigned_request("PUT", endpoint, &path, grant.lifetime.duration());
+        let url = self.client.service.sign(&UnsignedRequest { headers: headers.clone(), ..unsigned })?;
         let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         Ok(SignedRequest { method: "PUT", url, headers })
     }
@@ -67,9 +67,9 @@ impl BlobStore for GcsStore {
         "gcs"
     }
 
-    fn caps(&self) -> Caps {
-        // Only the live generation is deleted.
-        Caps { versioned: false, ..self.client.learned.get().caps(DELETE_BATCH_MAX) }
+    fn capabilities(&self) -> Capabilities {
+        // A delete removes the live generation only.
+        Capabilities { versioned: false, ..self.client.features.get().capabilities(DELETE_BATCH_MAX) }
     }
 
     async fn sign_put(&self, grant: &PutGrant) -> Result<SignedRequest, BlobError> {
@@ -81,8 +81,9 @@ impl BlobStore for GcsStore {
         let mut query = vec![("response-content-disposition", grant.disposition())];
         query.extend(grant.content_type.clone().map(|content_type| ("response-content-type", content_type)));
         query.extend(grant.pin.version_id.clone().map(|generation| ("generation", generation)));
-        let unsigned = self.client.unsigned("GET", &self.client.public, &path, grant.life.duration());
-        let url = self.client.service.sign(&Unsigned { query, ..unsigned })?;
+        let unsigned =
+            self.client.unsigned_request("GET", &self.client.public, &path, grant.lifetime.duration());
+        let url = self.client.service.sign(&UnsignedRequest { query, ..unsigned })?;
         Ok(SignedRequest { method: "GET", url, headers: Vec::new() })
     }
 
@@ -91,9 +92,9 @@ impl BlobStore for GcsStore {
         let head = Call::of(Method::HEAD, &object).with_some("generation", version_id);
         match self.client.send(head).await {
             Ok(answer) => object::meta::<Signer>(answer.headers()),
-            // Without a body it may as well be the bucket that is missing: asked again in a way that tells.
-            Err(failure) if failure.status == 404 => self.tell_absent(&object, version_id).await,
-            Err(failure) => Err(failure.into()),
+            // The answer to a HEAD has no body, so the bucket may be missing. A GET shows which one it is.
+            Err(error) if error.status == 404 => self.confirm_absence(&object, version_id).await,
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -105,7 +106,7 @@ impl BlobStore for GcsStore {
         length: Option<u64>,
     ) -> Result<Chunks, BlobError> {
         let object = self.client.full(key);
-        // Without this, Google unpacks what was stored as gzip.
+        // Without this header, Google decompresses objects that are stored as gzip.
         let get = Call::of(Method::GET, &object).header("accept-encoding", "gzip");
         let get = get.with_some("generation", pin.version_id.as_deref());
         object::get(self, &self.client, get, (key, pin), (start, length)).await
@@ -119,10 +120,10 @@ impl BlobStore for GcsStore {
     }
 
     async fn delete_many(&self, keys: &[ObjectKey]) -> Vec<Result<(), BlobError>> {
-        stream::iter(keys.to_vec()).map(|key| self.delete(key)).buffered(DELETES_AT_ONCE).collect().await
+        stream::iter(keys.to_vec()).map(|key| self.delete(key)).buffered(DELETE_CONCURRENCY).collect().await
     }
 
-    async fn delete_seen(
+    async fn delete_if_unchanged(
         &self,
         seen: &[(ObjectKey, ObjectMeta)],
         _with_older: bool,
@@ -131,12 +132,16 @@ impl BlobStore for GcsStore {
             let object = self.client.full(&key);
             let delete =
                 Call::of(Method::DELETE, &object).header_some("x-goog-if-generation-match", meta.version_id);
-            object::delete_seen(self, &self.client, &key, delete).await
+            object::delete_if_unchanged(self, &self.client, &key, delete).await
         };
-        stream::iter(seen.to_vec()).map(delete).buffered(DELETES_AT_ONCE).collect().await
+        stream::iter(seen.to_vec()).map(delete).buffered(DELETE_CONCURRENCY).collect().await
     }
 
-    fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
+    fn list(
+        &self,
+        prefix: &str,
+        start_after: Option<&str>,
+    ) -> BoxStream<'static, Result<ListedObject, BlobError>> {
         list::objects(&self.client, prefix, start_after)
     }
 
@@ -144,28 +149,28 @@ impl BlobStore for GcsStore {
         self.client.skew.store_now()
     }
 
-    fn in_parts(&self) -> Option<&dyn PartStore> {
+    fn multipart(&self) -> Option<&dyn MultipartStore> {
         Some(self)
     }
 
     async fn check(&self) -> Result<(), BlobError> {
-        list::first(&self.client).await.map_err(|error| doing("list the bucket", error))
+        list::check(&self.client).await.map_err(|error| cannot("list the bucket", error))
     }
 
-    async fn probe(&self) -> Result<Probed, BlobError> {
-        self.find_out().await
+    async fn probe(&self) -> Result<ProbeReport, BlobError> {
+        self.run_probe().await
     }
 }
 
 impl GcsStore {
-    /// On a bucket that keeps versions, only a delete that names the generation takes the bytes.
+    /// On a bucket that keeps versions, only a delete with a generation removes bytes.
     async fn delete(&self, key: ObjectKey) -> Result<(), BlobError> {
         let object = self.client.full(&key);
         let delete = Call::of(Method::DELETE, &object);
-        if !self.client.learned.get().versioned {
+        if !self.client.features.get().versioned {
             return self.client.delete(delete).await;
         }
-        for _ in 0..DELETE_TURNS_MAX {
+        for _ in 0..DELETE_TRIES_MAX {
             let generation = match self.head(&key, None).await {
                 Ok(meta) => meta.version_id,
                 Err(BlobError::NotFound) => return Ok(()),
@@ -173,15 +178,15 @@ impl GcsStore {
             };
             self.client.delete(delete.clone().with_some("generation", generation)).await?;
         }
-        Err(BlobError::Unavailable("the object comes back each time it is deleted".into()))
+        Err(BlobError::Unavailable("the object reappears after each delete".into()))
     }
 
-    async fn tell_absent(&self, object: &str, version_id: Option<&str>) -> Result<ObjectMeta, BlobError> {
+    async fn confirm_absence(&self, object: &str, version_id: Option<&str>) -> Result<ObjectMeta, BlobError> {
         let get =
             Call::of(Method::GET, object).with_some("generation", version_id).header("range", "bytes=0-0");
         match self.client.send(get).await {
-            Err(failure) if failure.code != "InvalidRange" => Err(failure.into()),
-            _ => Err(BlobError::Unavailable("the object appeared at this moment".into())),
+            Err(error) if error.code != "InvalidRange" => Err(error.into()),
+            _ => Err(BlobError::Unavailable("the object appeared just now".into())),
         }
     }
 }

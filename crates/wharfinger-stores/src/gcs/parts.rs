@@ -1,4 +1,4 @@
-//! Multipart uploads of the XML API: begun and joined by us, filled by clients through signed URLs.
+//! Multipart uploads of the XML API: we start and complete them, clients send the parts through signed URLs.
 
 use async_trait::async_trait;
 use futures::stream::{BoxStream, TryStreamExt as _};
@@ -10,10 +10,10 @@ use wharfinger_lifecycle::limits::MIB;
 use super::GcsStore;
 use super::call::Call;
 use super::list::to_unix_ms;
-use super::sign::Unsigned;
+use super::sign::UnsignedRequest;
 use crate::http::list::{next_page, pages};
 use crate::http::{CallError, element, object};
-use crate::{BlobError, Part, PartGrant, PartLimits, MultipartStore, SignedRequest, UnfinishedUpload};
+use crate::{BlobError, MultipartStore, Part, PartGrant, PartLimits, SignedRequest, UnfinishedUpload};
 
 const LIMITS: PartLimits = PartLimits {
     part_bytes_min: 5 * MIB,
@@ -24,14 +24,14 @@ const LIMITS: PartLimits = PartLimits {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Begun {
+struct StartedUpload {
     upload_id: String,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct PartPage {
-    /// What is no list may still look like an empty one.
+    /// Required, so that an answer that is not a list is not taken for an empty one.
     #[serde(rename = "UploadId")]
     _upload_id: String,
     #[serde(default)]
@@ -75,22 +75,24 @@ impl MultipartStore for GcsStore {
         LIMITS
     }
 
-    async fn begin(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError> {
+    async fn start(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError> {
         let object = self.client.full(key);
-        let begin = Call::of(Method::POST, &object).with("uploads", "");
-        let begun: Begun = self.client.get_xml(begin.header_some("content-type", content_type)).await?;
-        Ok(begun.upload_id)
+        let start = Call::of(Method::POST, &object).with("uploads", "");
+        let started: StartedUpload =
+            self.client.get_xml(start.header_some("content-type", content_type)).await?;
+        Ok(started.upload_id)
     }
 
     async fn sign_part(&self, grant: &PartGrant) -> Result<SignedRequest, BlobError> {
         let path = self.client.path(Some(&self.client.full(&grant.key)));
-        let unsigned = self.client.unsigned("PUT", &self.client.public, &path, grant.lifetime.duration());
+        let unsigned =
+            self.client.unsigned_request("PUT", &self.client.public, &path, grant.lifetime.duration());
         let query = vec![("partNumber", grant.number.to_string()), ("uploadId", grant.upload_id.clone())];
-        let url = self.client.service.sign(&Unsigned { query, ..unsigned })?;
+        let url = self.client.service.sign(&UnsignedRequest { query, ..unsigned })?;
         Ok(SignedRequest { method: "PUT", url, headers: Vec::new() })
     }
 
-    async fn parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
+    async fn list_parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
         let object = self.client.full(key);
         let object = object.as_str();
         let pages = pages(None::<u32>, |after| async move {
@@ -110,7 +112,7 @@ impl MultipartStore for GcsStore {
         Ok(found)
     }
 
-    async fn join(
+    async fn complete(
         &self,
         key: &ObjectKey,
         upload_id: &str,
@@ -123,35 +125,35 @@ impl MultipartStore for GcsStore {
         });
         let list =
             format!("<CompleteMultipartUpload>{}</CompleteMultipartUpload>", parts.collect::<String>());
-        let join = Call::of(Method::POST, &object).with("uploadId", upload_id).body(list);
-        match self.client.send(join).await {
+        let complete = Call::of(Method::POST, &object).with("uploadId", upload_id).body(list);
+        match self.client.send(complete).await {
             Ok(answer) => {
-                let told = answer.text().await.map_err(CallError::from)?;
-                // What begins as success may still end otherwise.
-                match element(&told, "Code") {
+                let body = answer.text().await.map_err(CallError::from)?;
+                // An answer with status 200 can still contain an error.
+                match element(&body, "Code") {
                     Some(code) => Err(BlobError::Unavailable(code)),
                     None => Ok(()),
                 }
             }
-            Err(failure) if matches!(failure.code.as_str(), "InvalidPart" | "InvalidPartOrder") => {
+            Err(error) if matches!(error.code.as_str(), "InvalidPart" | "InvalidPartOrder") => {
                 Err(BlobError::NotFound)
             }
-            Err(failure) => Err(failure.into()),
+            Err(error) => Err(error.into()),
         }
     }
 
-    async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
+    async fn abort(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
         let object = self.client.full(key);
         let abort = Call::of(Method::DELETE, &object).with("uploadId", upload_id);
         self.client.delete(abort).await
     }
 
-    fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<UnfinishedUpload, BlobError>> {
+    fn list_unfinished(&self, prefix: &str) -> BoxStream<'static, Result<UnfinishedUpload, BlobError>> {
         let client = self.client.clone();
-        let under = format!("{}{prefix}", client.prefix);
+        let full_prefix = format!("{}{prefix}", client.prefix);
         pages((None::<String>, None::<String>), move |(after_key, after_upload)| {
             let client = client.clone();
-            let list = Call::of_bucket().with("uploads", "").with("prefix", under.as_str());
+            let list = Call::of_bucket().with("uploads", "").with("prefix", full_prefix.as_str());
             let list = list.with_some("key-marker", after_key).with_some("upload-id-marker", after_upload);
             async move {
                 let page: UploadPage = client.get_xml(list).await?;
@@ -160,7 +162,7 @@ impl MultipartStore for GcsStore {
                     Some(UnfinishedUpload {
                         key: upload.key.strip_prefix(&client.prefix)?.to_owned(),
                         upload_id: upload.upload_id,
-                        begun_at: upload.initiated.as_deref().and_then(to_unix_ms),
+                        started_at: upload.initiated.as_deref().and_then(to_unix_ms),
                     })
                 });
                 Ok((found.collect(), next.map(|key| (Some(key), page.next_upload_id_marker))))
@@ -182,10 +184,10 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_answers_are_read() {
-        let begun = "<InitiateMultipartUploadResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'>\
+    fn the_documented_answers_are_parsed() {
+        let started = "<InitiateMultipartUploadResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'>\
             <Bucket>box</Bucket><Key>w/f</Key><UploadId>VXBsb2FkSWQ=</UploadId></InitiateMultipartUploadResult>";
-        assert_eq!(from_xml::<Begun>(begun).expect("begun").upload_id, "VXBsb2FkSWQ=");
+        assert_eq!(from_xml::<StartedUpload>(started).expect("started").upload_id, "VXBsb2FkSWQ=");
         let parts = "<ListPartsResult><Bucket>box</Bucket><Key>w/f</Key><UploadId>u</UploadId>\
             <PartNumberMarker>0</PartNumberMarker><NextPartNumberMarker>2</NextPartNumberMarker>\
             <MaxParts>1000</MaxParts><IsTruncated>true</IsTruncated>\

@@ -1,49 +1,49 @@
-//! Tries out what the store does with a signed upload that is not what was signed, and whether it lets us do
-//! everything we will need.
+//! Detects which uploads the store refuses when they differ from what was signed, and tests that we have every
+//! permission that we need.
 
 use super::GcsStore;
 use super::call::Call;
-use crate::http::{Failure, element, probe};
-use crate::{BlobError, BlobStore as _, Probed, PutGrant};
+use crate::http::{CallError, element, probe};
+use crate::{BlobError, BlobStore as _, ProbeReport, PutGrant};
 use wharfinger_lifecycle::key::ObjectKey;
 
 impl GcsStore {
-    pub(super) async fn find_out(&self) -> Result<Probed, BlobError> {
+    pub(super) async fn run_probe(&self) -> Result<ProbeReport, BlobError> {
         let mut notes = Vec::new();
         self.check().await?;
-        self.find_versions(&mut notes).await?;
+        self.detect_versioning(&mut notes).await?;
         let keys = probe::keys::<4>();
-        let found = self.find_caps(&keys).await;
-        probe::finish(self, &keys, found).await?;
-        Ok(Probed { clock_ahead_ms: self.client.skew.ahead_ms(), notes })
+        let tested = self.detect_features(&keys).await;
+        probe::finish(self, &keys, tested).await?;
+        Ok(ProbeReport { clock_ahead_ms: self.client.skew.ahead_ms(), notes })
     }
 
-    async fn find_caps(&self, keys: &[ObjectKey; 4]) -> Result<(), BlobError> {
+    async fn detect_features(&self, keys: &[ObjectKey; 4]) -> Result<(), BlobError> {
         let mut signed = Vec::with_capacity(keys.len());
         for key in keys {
             let grant = PutGrant { checksum_sha256: None, ..probe::grant(key) };
             signed.push(self.sign_put_at(&self.client.endpoint, &grant)?);
         }
-        probe::find_bindings(&self.client, &signed).await
+        probe::detect_enforcement(&self.client, &signed).await
     }
 
-    async fn find_versions(&self, notes: &mut Vec<String>) -> Result<(), BlobError> {
+    async fn detect_versioning(&self, notes: &mut Vec<String>) -> Result<(), BlobError> {
         let answer = match self.client.send(Call::of_bucket().with("versioning", "")).await {
-            Ok(answer) => answer.text().await.map_err(Failure::from)?,
-            Err(failure) if failure.is_passing() => return Err(failure.into()),
-            Err(failure) => {
-                let error = BlobError::from(failure);
+            Ok(answer) => answer.text().await.map_err(CallError::from)?,
+            Err(error) if error.is_retryable() => return Err(error.into()),
+            Err(error) => {
+                let error = BlobError::from(error);
                 notes.push(format!(
-                    "whether the bucket keeps versions is unknown ({error}): taken for one that does not"
+                    "cannot check whether the bucket keeps versions ({error}): assuming that it does not"
                 ));
                 return Ok(());
             }
         };
         let versioned = element(&answer, "Status").as_deref() == Some("Enabled");
-        self.client.learned.change(|learned| learned.versioned = versioned);
+        self.client.features.change(|features| features.versioned = versioned);
         if versioned {
             notes.push(
-                "the bucket keeps versions: what others overwrite there stays until a lifecycle rule takes it"
+                "the bucket keeps versions: older versions stay there until a lifecycle rule deletes them"
                     .into(),
             );
         }

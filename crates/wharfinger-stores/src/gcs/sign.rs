@@ -1,4 +1,4 @@
-//! Google's V4 signatures in URLs. What a URL binds stands in its query or in headers that must come with it.
+//! Google's V4 signatures in URLs. A signature covers the query and the headers that the client must send.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,8 +14,8 @@ use wharfinger_lifecycle::checksum::to_hex;
 use crate::BlobError;
 
 const ALGORITHM: &str = "GOOG4-RSA-SHA256";
-/// No URL of Google's lives longer.
-const LIFE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// Google's limit.
+const LIFETIME_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// A service account that signs with its own key.
 pub(super) struct Signer {
@@ -23,36 +23,35 @@ pub(super) struct Signer {
     key: RsaKeyPair,
 }
 
-/// A request to be signed. Nothing in it is encoded yet.
+/// A request to sign. Its parts are not yet encoded.
 #[derive(Clone, Debug)]
-pub(super) struct Unsigned<'a> {
+pub(super) struct UnsignedRequest<'a> {
     pub(super) method: &'a str,
     /// Scheme and host.
     pub(super) endpoint: &'a str,
-    /// From the slash before the bucket.
+    /// Starts with the slash before the bucket.
     pub(super) path: &'a str,
     pub(super) query: Vec<(&'static str, String)>,
-    /// Names in lower case. All are bound.
+    /// Names in lower case. The signature covers all of them.
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) at: SystemTime,
-    pub(super) life: Duration,
+    pub(super) lifetime: Duration,
 }
 
 impl Signer {
     pub(super) fn new(email: &str, pem: &str) -> Result<Signer, BlobError> {
-        let refused = || {
-            BlobError::Refused("the service account's private key cannot be read: download a new one".into())
-        };
+        let refused =
+            || BlobError::Refused("the service account's private key is invalid: download a new one".into());
         let body: String = pem.lines().filter(|line| !line.starts_with("-----")).map(str::trim).collect();
         let der = STANDARD.decode(body).map_err(|_| refused())?;
         let key = RsaKeyPair::from_pkcs8(&der).map_err(|_| refused())?;
         Ok(Signer { email: email.to_owned(), key })
     }
 
-    /// The URL, good for this very request.
-    pub(super) fn sign(&self, request: &Unsigned<'_>) -> Result<String, BlobError> {
-        if request.life > LIFE_MAX {
-            return Err(BlobError::Refused("no URL of Google's can live longer than seven days".into()));
+    /// A URL that is valid for this request only.
+    pub(super) fn sign(&self, request: &UnsignedRequest<'_>) -> Result<String, BlobError> {
+        if request.lifetime > LIFETIME_MAX {
+            return Err(BlobError::Refused("a Google URL can live for seven days at most".into()));
         }
         let stamp = stamp(request.at);
         let (path, query, text) = self.text(request, &stamp);
@@ -64,8 +63,8 @@ impl Signer {
         Ok(format!("{}{path}?{query}&X-Goog-Signature={signature}", request.endpoint))
     }
 
-    /// The path and the query as they stand in the URL, and what is signed.
-    fn text(&self, request: &Unsigned<'_>, stamp: &str) -> (String, String, String) {
+    /// The path and the query of the URL, and the text to sign.
+    fn text(&self, request: &UnsignedRequest<'_>, stamp: &str) -> (String, String, String) {
         let host = request.endpoint.split_once("://").map_or(request.endpoint, |(_, host)| host);
         let mut headers: Vec<(&str, String)> = vec![("host", host.to_owned())];
         let plain = |value: &String| value.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -81,7 +80,7 @@ impl Signer {
             ("X-Goog-Algorithm", ALGORITHM.to_owned()),
             ("X-Goog-Credential", format!("{}/{scope}", self.email)),
             ("X-Goog-Date", stamp.to_owned()),
-            ("X-Goog-Expires", request.life.as_secs().to_string()),
+            ("X-Goog-Expires", request.lifetime.as_secs().to_string()),
             ("X-Goog-SignedHeaders", names.clone()),
         ]);
         query.sort();
@@ -94,7 +93,7 @@ impl Signer {
     }
 }
 
-/// Unlike in keys, dots stay as they are: the store encodes anew before it compares.
+/// Dots are not encoded, unlike in keys: the store encodes the parts again before it checks the signature.
 fn encoded(text: &str, also: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -125,23 +124,23 @@ mod tests {
 
     const KEY: &str = include_str!("testdata/key.pem");
     const EMAIL: &str = "wharf@project.iam.gserviceaccount.com";
-    /// Made by Google's own library, google-cloud-storage 3.17.1 for Python, with this key and these requests.
+    /// Created with Google's own library, google-cloud-storage 3.17.1 for Python, with this key and these requests.
     const BY_GOOGLE: &str = include_str!("testdata/signed_urls.txt");
 
-    fn request<'a>(method: &'a str, path: &'a str) -> Unsigned<'a> {
-        Unsigned {
+    fn request<'a>(method: &'a str, path: &'a str) -> UnsignedRequest<'a> {
+        UnsignedRequest {
             method,
             endpoint: "https://storage.googleapis.com",
             path,
             query: Vec::new(),
             headers: Vec::new(),
             at: UNIX_EPOCH + Duration::from_millis(2_000_000_000_999),
-            life: Duration::from_secs(600),
+            lifetime: Duration::from_secs(600),
         }
     }
 
-    fn requests() -> [Unsigned<'static>; 4] {
-        let upload = Unsigned {
+    fn requests() -> [UnsignedRequest<'static>; 4] {
+        let upload = UnsignedRequest {
             headers: vec![
                 ("x-goog-if-generation-match", "0".into()),
                 ("content-type", "text/plain;  charset=utf-8 ".into()),
@@ -149,7 +148,7 @@ mod tests {
             ],
             ..request("PUT", "/box.example/wharf/uploads/h%C3%A4fen/a.b~/f")
         };
-        let download = Unsigned {
+        let download = UnsignedRequest {
             query: vec![
                 ("response-content-type", "image/svg+xml".into()),
                 ("response-content-disposition", "attachment; filename*=UTF-8''%C3%9C%20b%2Epdf".into()),
@@ -157,16 +156,17 @@ mod tests {
             ],
             ..request("GET", "/box.example/f")
         };
-        let part = Unsigned {
+        let part = UnsignedRequest {
             query: vec![("uploadId", "a-b_c/d=".into()), ("partNumber", "7".into())],
             ..request("PUT", "/box.example/f")
         };
-        let begin = Unsigned { query: vec![("uploads", String::new())], ..request("POST", "/box.example/f") };
+        let begin =
+            UnsignedRequest { query: vec![("uploads", String::new())], ..request("POST", "/box.example/f") };
         [upload, download, part, begin]
     }
 
     #[test]
-    fn urls_are_those_that_google_signs() {
+    fn urls_equal_those_of_googles_own_library() {
         let signer = Signer::new(EMAIL, KEY).expect("a key");
         let by_google: Vec<&str> = BY_GOOGLE.lines().collect();
         assert_eq!(by_google.len(), 4);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_has_the_documented_form() {
+    fn the_signed_text_has_the_documented_form() {
         let signer = Signer::new(EMAIL, KEY).expect("a key");
         let [upload, ..] = requests();
         let (path, query, text) = signer.text(&upload, "20330518T033320Z");
@@ -200,11 +200,11 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_good_for_what_was_signed_and_nothing_else() {
+    fn a_signature_is_valid_for_the_signed_request_only() {
         let signer = Signer::new(EMAIL, KEY).expect("a key");
         let public = signer.key.public_key().as_ref().to_vec();
         let public = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, public);
-        let good = |request: &Unsigned<'_>, url: &str| {
+        let good = |request: &UnsignedRequest<'_>, url: &str| {
             let hex = url.split_once("X-Goog-Signature=").expect("a signature").1;
             let bytes: Vec<u8> = (0..hex.len() / 2)
                 .map(|at| u8::from_str_radix(&hex[at * 2..at * 2 + 2], 16).expect("hex"))
@@ -215,12 +215,12 @@ mod tests {
         let [upload, ..] = requests();
         let url = signer.sign(&upload).expect("signed");
         assert!(good(&upload, &url));
-        let changes: [&dyn Fn(&mut Unsigned<'_>); 9] = [
+        let changes: [&dyn Fn(&mut UnsignedRequest<'_>); 9] = [
             &|other| other.method = "GET",
             &|other| other.path = "/box.example/wharf/uploads/h%C3%A4fen/a.b~/g",
             &|other| other.endpoint = "https://storage.example",
             &|other| other.at += Duration::from_secs(1),
-            &|other| other.life += Duration::from_secs(1),
+            &|other| other.lifetime += Duration::from_secs(1),
             &|other| other.headers[0].1 = "1".into(),
             &|other| other.headers[1].1 = "text/html".into(),
             &|other| other.headers[2].1 = "5,6".into(),
@@ -234,11 +234,11 @@ mod tests {
     }
 
     #[test]
-    fn a_life_that_google_refuses_is_refused_here() {
+    fn a_lifetime_that_google_refuses_is_refused_here() {
         let signer = Signer::new(EMAIL, KEY).expect("a key");
         let [upload, ..] = requests();
-        assert!(signer.sign(&Unsigned { life: LIFE_MAX, ..upload.clone() }).is_ok());
-        let longer = Unsigned { life: LIFE_MAX + Duration::from_secs(1), ..upload };
+        assert!(signer.sign(&UnsignedRequest { lifetime: LIFETIME_MAX, ..upload.clone() }).is_ok());
+        let longer = UnsignedRequest { lifetime: LIFETIME_MAX + Duration::from_secs(1), ..upload };
         assert!(matches!(signer.sign(&longer), Err(BlobError::Refused(_))));
         for bad in ["", "nonsense", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"] {
             assert!(Signer::new(EMAIL, bad).is_err(), "{bad}");

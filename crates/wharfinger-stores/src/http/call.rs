@@ -1,4 +1,4 @@
-//! Calls to a service: signed each time they are sent, and sent again where that may help.
+//! Calls to a service, signed for each attempt, with retries.
 
 use std::time::Duration;
 
@@ -8,52 +8,53 @@ use serde::de::DeserializeOwned;
 use wharfinger_calls::http::header;
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::{Failure, Learned, gone};
+use super::{CallError, SharedFeatures, absent_is_ok};
 use crate::BlobError;
 use crate::skew::Skew;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// For the next byte of an answer: joining thousands of parts takes its time.
+/// How long to wait for the next byte of an answer. Completing an upload of thousands of parts takes long.
 const READ_TIMEOUT: Duration = Duration::from_secs(50);
 const ATTEMPTS_MAX: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// What each service does in its own way.
+/// What differs between the services.
 pub(crate) trait Service: Sized + Send + Sync + 'static {
-    /// Whose service it is, as errors name it.
+    /// The service's name in error messages.
     const NAME: &'static str;
 
-    /// The call's URL, signed with our own rights for as long as a call takes.
-    fn sign(client: &Client<Self>, call: &Call<'_>) -> impl Future<Output = Result<String, Failure>> + Send;
+    /// The call's URL, signed with our own permissions for long enough to make the call.
+    fn sign(client: &Client<Self>, call: &Call<'_>)
+    -> impl Future<Output = Result<String, CallError>> + Send;
 
-    /// What an answer without success means: absent, changed, refused, or unknown. When in doubt, unknown.
-    fn meaning(status: u16, code: &str, said: String) -> BlobError;
+    /// The error for an answer without success. Every doubt is `Unavailable`, which means unknown.
+    fn classify(status: u16, code: &str, text: String) -> BlobError;
 }
 
-/// A bucket of a service (a container in Azure's words), and who we are to it.
+/// A bucket (a container in Azure) and the credentials for it.
 pub(crate) struct Client<S> {
     pub(crate) http: reqwest::Client,
     pub(crate) endpoint: String,
-    /// The same as clients see it.
+    /// The endpoint in URLs for clients.
     pub(crate) public: String,
     pub(crate) bucket: String,
-    /// Empty, or what every key begins with, its slash included.
+    /// The prefix of every key. Empty, or it ends in a slash.
     pub(crate) prefix: String,
     pub(crate) service: S,
     pub(crate) skew: Skew,
-    pub(crate) learned: Learned,
+    pub(crate) features: SharedFeatures,
 }
 
-/// One request to an object, or to the bucket where none is named.
+/// One request to an object or to the bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) method: Method,
-    /// With the store's prefix.
+    /// The full key, with the store's prefix. None: the request is to the bucket.
     pub(crate) object: Option<&'a str>,
     pub(crate) query: Vec<(&'static str, String)>,
     pub(crate) headers: Vec<(&'static str, String)>,
     body: Bytes,
-    /// Whether a second one may do more than the first.
+    /// The call is not idempotent, so it must not be repeated after a lost answer.
     once: bool,
 }
 
@@ -100,8 +101,8 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Under a condition that the object does not exist. Not sent again after a lost answer: what is there then may be
-    /// our own.
+    /// Adds the condition that the object does not exist. The call is not repeated after a lost answer: an existing
+    /// object could be our own.
     pub(crate) fn create_only(mut self, (name, value): (&'static str, &str)) -> Call<'a> {
         self.once = true;
         self.header(name, value)
@@ -109,7 +110,7 @@ impl<'a> Call<'a> {
 }
 
 impl<S: Service> Client<S> {
-    /// Talks to nobody yet. Clients see the endpoint itself where no public one is given.
+    /// Makes no request. Without a public endpoint, URLs for clients use `endpoint`.
     pub(crate) fn new(
         bucket: &str,
         prefix: &str,
@@ -133,7 +134,7 @@ impl<S: Service> Client<S> {
             prefix: prefix.to_owned(),
             service,
             skew: Skew::default(),
-            learned: Learned::default(),
+            features: SharedFeatures::default(),
         })
     }
 
@@ -141,20 +142,20 @@ impl<S: Service> Client<S> {
         format!("{}{key}", self.prefix)
     }
 
-    /// The answer, if it is one of success.
-    pub(crate) async fn send(&self, call: Call<'_>) -> Result<Response, Failure> {
+    /// Sends the call and returns a successful answer.
+    pub(crate) async fn send(&self, call: Call<'_>) -> Result<Response, CallError> {
         let mut pause = FIRST_PAUSE;
         let mut attempt = 1;
         loop {
             let clock = self.skew.ahead_ms();
-            let failure = match self.try_send(&call).await {
+            let error = match self.try_send(&call).await {
                 Ok(answer) => return Ok(answer),
-                Err(failure) => failure,
+                Err(error) => error,
             };
-            // A refusal by which we learn the time is one of our clock, not of our key.
-            let mistimed = matches!(failure.status, 400 | 403) && self.skew.ahead_ms() != clock;
-            if attempt == ATTEMPTS_MAX || !(mistimed || !call.once && failure.is_passing()) {
-                return Err(failure);
+            // If a refusal also changed the known clock skew, the reason is probably our clock and not our key.
+            let is_clock_error = matches!(error.status, 400 | 403) && self.skew.ahead_ms() != clock;
+            if attempt == ATTEMPTS_MAX || !(is_clock_error || !call.once && error.is_retryable()) {
+                return Err(error);
             }
             tokio::time::sleep(pause).await;
             pause *= 4;
@@ -162,39 +163,39 @@ impl<S: Service> Client<S> {
         }
     }
 
-    async fn try_send(&self, call: &Call<'_>) -> Result<Response, Failure> {
+    async fn try_send(&self, call: &Call<'_>) -> Result<Response, CallError> {
         let mut request = self.http.request(call.method.clone(), S::sign(self, call).await?);
         for (name, value) in &call.headers {
             request = request.header(*name, value);
         }
         if matches!(call.method, Method::PUT | Method::POST) {
-            // Also where it is none: the services insist on being told.
+            // The services also require the length of an empty body.
             request = request.header("content-length", call.body.len()).body(call.body.clone());
         }
-        self.answered(request.send().await?).await
+        self.check_answer(request.send().await?).await
     }
 
-    /// Reads the time off an answer, and what went wrong.
-    pub(crate) async fn answered(&self, answer: Response) -> Result<Response, Failure> {
+    /// Updates the clock skew from an answer, and turns an answer without success into an error.
+    pub(crate) async fn check_answer(&self, answer: Response) -> Result<Response, CallError> {
         if let Some(date) = header(answer.headers(), "date") {
-            self.skew.read(&date);
+            self.skew.update_from(&date);
         }
-        if answer.status().is_success() { Ok(answer) } else { Err(Failure::read::<S>(answer).await) }
+        if answer.status().is_success() { Ok(answer) } else { Err(CallError::read::<S>(answer).await) }
     }
 
-    /// The document that answers a call.
-    pub(crate) async fn ask<T: DeserializeOwned>(&self, call: Call<'_>) -> Result<T, Failure> {
+    /// Sends a call and parses the XML document in the answer.
+    pub(crate) async fn get_xml<T: DeserializeOwned>(&self, call: Call<'_>) -> Result<T, CallError> {
         from_xml::<S, T>(&self.send(call).await?.text().await?)
     }
 
     pub(crate) async fn delete(&self, call: Call<'_>) -> Result<(), BlobError> {
-        gone(self.send(call).await.map_err(BlobError::from))
+        absent_is_ok(self.send(call).await.map_err(BlobError::from))
     }
 }
 
-pub(crate) fn from_xml<S: Service, T: DeserializeOwned>(xml: &str) -> Result<T, Failure> {
-    // Some begin their documents with a mark of their byte order.
+pub(crate) fn from_xml<S: Service, T: DeserializeOwned>(xml: &str) -> Result<T, CallError> {
+    // Azure starts its documents with a byte order mark.
     quick_xml::de::from_str(xml.trim_start_matches('\u{feff}')).map_err(|error| {
-        Failure::unavailable(format!("the answer is not {}'s ({error}): check the endpoint", S::NAME))
+        CallError::unavailable(format!("the answer is not from {} ({error}): check the endpoint", S::NAME))
     })
 }

@@ -9,7 +9,10 @@ use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::key::{INTERNAL, ObjectKey};
 
 use super::{CallError, Client, Service, cannot};
-use crate::{BlobError, BlobStore, ListedObject, MultipartStore, PutGrant, SignedRequest, UnfinishedUpload, UrlLifetime};
+use crate::{
+    BlobError, BlobStore, ListedObject, MultipartStore, PutGrant, SignedRequest, UnfinishedUpload,
+    UrlLifetime,
+};
 
 const BYTES: &[u8] = b"wharfinger probe";
 const TYPE: &str = "text/plain";

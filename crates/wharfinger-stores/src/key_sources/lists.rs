@@ -1,5 +1,5 @@
-//! Lists of keys in files: one a line, separated by NUL, or a column of CSV; compressed or not. Keys are UTF-8, and a
-//! list that is not is refused: a key that was guessed would make an orphan of a living object.
+//! Lists of keys in files: one per line, separated by NUL, or a column of CSV; gzip or not. A list that is not UTF-8 is
+//! refused: a guessed key would make a live object look like an orphan.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,31 +8,35 @@ use std::rc::Rc;
 use flate2::bufread::MultiGzDecoder;
 use wharfinger_reconcile::{Entry, KEY_BYTES_MAX};
 
-use super::{Passed, Sink, SourceError};
+use super::{ReadStats, Sink, SourceError};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListFormat {
     Lines,
-    /// For keys that hold line breaks.
+    /// Separated by NUL, for keys that contain line breaks.
     Null,
     Csv(Column),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// Counted from one; the list has no header.
+    /// Counted from 1. The list has no header row.
     Number(usize),
-    /// As the header calls it.
+    /// The name in the header row.
     Name(String),
 }
 
 const BUFFER_BYTES: usize = 64 << 10;
-/// A row that does not end for so long has a quote that is never closed.
+/// A longer row probably has a quote that is never closed.
 const ROW_BYTES_MAX: usize = 1 << 20;
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads a whole list.
-pub fn read_list(input: impl Read, format: &ListFormat, sink: &mut Sink<'_>) -> Result<Passed, SourceError> {
+pub fn read_list(
+    input: impl Read,
+    format: &ListFormat,
+    sink: &mut Sink<'_>,
+) -> Result<ReadStats, SourceError> {
     let mut input = BufReader::with_capacity(BUFFER_BYTES, input);
     let begins = input.fill_buf().map_err(unreadable)?;
     if begins.starts_with(b"\x1f\x8b") {
@@ -46,11 +50,11 @@ fn read_plain(
     mut input: impl BufRead,
     format: &ListFormat,
     sink: &mut Sink<'_>,
-) -> Result<Passed, SourceError> {
+) -> Result<ReadStats, SourceError> {
     let begins = input.fill_buf().map_err(unreadable)?;
     if begins.starts_with(b"\xff\xfe") || begins.starts_with(b"\xfe\xff") {
-        return Err(SourceError::Wrong(
-            "the list is UTF-16: convert it first, as with `iconv -f utf-16 -t utf-8`".into(),
+        return Err(SourceError::Invalid(
+            "the list is UTF-16: convert it first, for example with `iconv -f utf-16 -t utf-8`".into(),
         ));
     }
     if begins.starts_with(UTF8_MARK) {
@@ -66,9 +70,9 @@ fn read_plain(
 fn unreadable(error: io::Error) -> SourceError {
     match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
-            SourceError::Wrong(format!("the list is damaged: {error}"))
+            SourceError::Invalid(format!("the list is damaged: {error}"))
         }
-        _ => SourceError::Unavailable(format!("the list cannot be read: {error}")),
+        _ => SourceError::Unavailable(format!("cannot read the list: {error}")),
     }
 }
 
@@ -76,8 +80,8 @@ fn read_separated(
     mut input: impl BufRead,
     separator: u8,
     sink: &mut Sink<'_>,
-) -> Result<Passed, SourceError> {
-    let mut passed = Passed::default();
+) -> Result<ReadStats, SourceError> {
+    let mut stats = ReadStats::default();
     let what = if separator == 0 { "key" } else { "line" };
     let mut bytes = Vec::with_capacity(KEY_BYTES_MAX);
     for number in 1u64.. {
@@ -88,44 +92,43 @@ fn read_separated(
             break;
         }
         let mut key = bytes.as_slice();
-        passed.is_open = key.last() != Some(&separator);
+        stats.lacks_final_newline = key.last() != Some(&separator);
         key = key.strip_suffix(&[separator]).unwrap_or(key);
         if separator == b'\n' {
             key = key.strip_suffix(b"\r").unwrap_or(key);
         }
         if key.is_empty() {
-            passed.skipped += 1;
+            stats.skipped += 1;
             continue;
         }
-        sink(Entry::key(text_of(key, what, number)?)).map_err(SourceError::Full)?;
+        sink(Entry::key(parse_key(key, what, number)?)).map_err(SourceError::Write)?;
     }
-    Ok(passed)
+    Ok(stats)
 }
 
-/// A key as text, or what is wrong with it.
-fn text_of(bytes: &[u8], what: &str, number: u64) -> Result<String, SourceError> {
+fn parse_key(bytes: &[u8], what: &str, number: u64) -> Result<String, SourceError> {
     if bytes.len() > KEY_BYTES_MAX {
-        return Err(SourceError::Wrong(format!(
-            "{what} {number} is longer than any key ({KEY_BYTES_MAX} bytes): is this a list of keys?"
+        return Err(SourceError::Invalid(format!(
+            "{what} {number} is longer than the longest key ({KEY_BYTES_MAX} bytes): is this a list of keys?"
         )));
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let byte = bytes.get(error.valid_up_to()).copied().unwrap_or_default();
-        SourceError::Wrong(format!(
-            "{what} {number} is not UTF-8 (byte 0x{byte:02X} after {} others): convert the list first, as with \
+        SourceError::Invalid(format!(
+            "{what} {number} is not UTF-8 (byte 0x{byte:02X} after {} bytes): convert the list first, for example with \
              `iconv -f latin1 -t utf-8`",
             error.valid_up_to()
         ))
     })?;
     if what == "line" && text.contains('\0') {
-        return Err(SourceError::Wrong(format!(
-            "line {number} holds a NUL: if the keys are separated by NUL, say --null"
+        return Err(SourceError::Invalid(format!(
+            "line {number} contains a NUL: if NUL separates the keys, use --null"
         )));
     }
     Ok(text.to_owned())
 }
 
-/// Fails where too much was read since the last row.
+/// Fails if too many bytes were read since the last row.
 struct Bounded<R> {
     input: R,
     since_row: Rc<Cell<usize>>,
@@ -142,65 +145,73 @@ impl<R: Read> Read for Bounded<R> {
         if self.since_row.get() > ROW_BYTES_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "a row does not end: is a quote never closed?",
+                "a row is too long: is a closing quote missing?",
             ));
         }
         Ok(read)
     }
 }
 
-fn read_csv(input: impl BufRead, column: &Column, sink: &mut Sink<'_>) -> Result<Passed, SourceError> {
+fn read_csv(input: impl BufRead, column: &Column, sink: &mut Sink<'_>) -> Result<ReadStats, SourceError> {
     let since_row = Rc::new(Cell::new(0));
     let last = Rc::new(Cell::new(b'\n'));
     let bounded = Bounded { input, since_row: since_row.clone(), last: last.clone() };
     let mut rows = csv::ReaderBuilder::new().has_headers(false).flexible(false).from_reader(bounded);
     let mut row = csv::ByteRecord::new();
-    let mut passed = Passed::default();
+    let mut stats = ReadStats::default();
     let mut at = match column {
         Column::Number(number) => Some(number.saturating_sub(1)),
         Column::Name(_) => None,
     };
-    while rows.read_byte_record(&mut row).map_err(wrong_csv)? {
+    while rows.read_byte_record(&mut row).map_err(csv_error)? {
         since_row.set(0);
         let line = row.position().map_or(0, csv::Position::line);
-        passed.over_lines += u64::from(row.iter().any(|field| field.contains(&b'\n')));
+        stats.multiline_rows += u64::from(row.iter().any(|field| field.contains(&b'\n')));
         let Some(at) = at else {
-            at = Some(named(&row, column)?);
+            at = Some(column_index(&row, column)?);
             continue;
         };
         match row.get(at) {
             None => {
-                return Err(SourceError::Wrong(format!(
-                    "line {line} has {} columns, and no column {}",
+                return Err(SourceError::Invalid(format!(
+                    "line {line} has {} columns, but no column {}",
                     row.len(),
                     at + 1
                 )));
             }
-            Some(b"") => passed.skipped += 1,
-            // A quoted key may hold anything.
+            Some(b"") => stats.skipped += 1,
+            // A quoted key can contain anything.
             Some(key) => {
-                sink(Entry::key(text_of(key, "the row at line", line)?)).map_err(SourceError::Full)?
+                sink(Entry::key(parse_key(key, "the row at line", line)?)).map_err(SourceError::Write)?
             }
         }
     }
-    passed.is_open = !b"\r\n".contains(&last.get());
-    Ok(passed)
+    stats.lacks_final_newline = !b"\r\n".contains(&last.get());
+    Ok(stats)
 }
 
-/// Where the header has the column.
-fn named(header: &csv::ByteRecord, column: &Column) -> Result<usize, SourceError> {
+fn column_index(header: &csv::ByteRecord, column: &Column) -> Result<usize, SourceError> {
     let Column::Name(name) = column else { return Ok(0) };
     let found = header.iter().position(|title| title == name.as_bytes());
     found.ok_or_else(|| {
         let titles: Vec<_> = header.iter().map(String::from_utf8_lossy).collect();
-        SourceError::Wrong(format!("the list has no column `{name}`, but {}", titles.join(", ")))
+        SourceError::Invalid(format!(
+            "the list has no column `{name}`; its columns are {}",
+            titles.join(", ")
+        ))
     })
 }
 
-pub(super) fn wrong_csv(error: csv::Error) -> SourceError {
+pub(super) fn csv_error(error: csv::Error) -> SourceError {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => unreadable(error),
-        other => SourceError::Wrong(format!("the list is no CSV: {other:?}")),
+        csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
+            let line = pos.map_or(0, |pos| pos.line());
+            SourceError::Invalid(format!(
+                "line {line} has {len} columns, but the first row has {expected_len}: is a quote missing?"
+            ))
+        }
+        _ => SourceError::Invalid("the list is not valid CSV".into()),
     }
 }
 
@@ -212,17 +223,17 @@ mod tests {
 
     fn read(bytes: &[u8], format: ListFormat) -> Result<(Vec<String>, u64), String> {
         let mut keys = Vec::new();
-        let passed = read_list(bytes, &format, &mut |entry| {
+        let stats = read_list(bytes, &format, &mut |entry| {
             keys.push(entry.key);
             Ok(())
         });
-        passed.map(|passed| (keys, passed.skipped)).map_err(|error| error.to_string())
+        stats.map(|stats| (keys, stats.skipped)).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn a_last_line_that_does_not_end_is_told() {
-        let is_open = |bytes: &[u8], format: ListFormat| {
-            read_list(bytes, &format, &mut |_| Ok(())).expect("a list").is_open
+    fn a_missing_final_newline_is_reported() {
+        let lacks_final_newline = |bytes: &[u8], format: ListFormat| {
+            read_list(bytes, &format, &mut |_| Ok(())).expect("a list").lacks_final_newline
         };
         let csv = || ListFormat::Csv(Column::Number(1));
         for (whole, cut, format) in [
@@ -231,13 +242,16 @@ mod tests {
             (b"a\0b\0", b"a\0b", ListFormat::Null),
             (b"a\n\"b\"\n", b"a\n\"b\"", csv()),
         ] {
-            assert!(!is_open(whole, format.clone()) && is_open(cut, format), "{cut:?}");
+            assert!(
+                !lacks_final_newline(whole, format.clone()) && lacks_final_newline(cut, format),
+                "{cut:?}"
+            );
         }
-        assert!(!is_open(b"", ListFormat::Lines) && !is_open(b"", csv()));
+        assert!(!lacks_final_newline(b"", ListFormat::Lines) && !lacks_final_newline(b"", csv()));
     }
 
     #[test]
-    fn lines_as_every_system_writes_them() {
+    fn lines_of_every_system_are_read() {
         let keys = |bytes: &[u8]| read(bytes, ListFormat::Lines).expect("a list").0;
         assert_eq!(keys(b"a\nb c\n\n d\n"), ["a", "b c", " d"]);
         assert_eq!(keys(b"a\r\nb\r\n"), ["a", "b"]);
@@ -249,13 +263,13 @@ mod tests {
     }
 
     #[test]
-    fn keys_with_line_breaks_are_separated_by_nul() {
+    fn nul_separates_keys_that_contain_line_breaks() {
         assert_eq!(read(b"a\nb\0c\r\0", ListFormat::Null), Ok((vec!["a\nb".into(), "c\r".into()], 0)));
         assert!(read(b"a\0b\0", ListFormat::Lines).expect_err("NULs").contains("--null"));
     }
 
     #[test]
-    fn what_is_no_list_of_keys_is_refused_by_its_line() {
+    fn an_invalid_list_is_refused_with_its_line() {
         assert!(
             read(b"a\ncaf\xe9\n", ListFormat::Lines).expect_err("Latin-1").contains("line 2 is not UTF-8")
         );
@@ -269,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_by_number_and_by_name() {
+    fn columns_are_found_by_number_and_by_name() {
         let text = b"id,key\n1,\"a,b\"\n2,\"c\nd\"\n3,\"e\"\"f\"\n4,\n";
         let keys = vec!["a,b".to_owned(), "c\nd".into(), "e\"f".into()];
         assert_eq!(read(text, ListFormat::Csv(Column::Name("key".into()))), Ok((keys.clone(), 1)));
@@ -281,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quote_that_is_never_closed_does_not_swallow_the_list() {
+    fn a_quote_that_is_never_closed_is_an_error() {
         let mut text = b"\"a\n".to_vec();
         text.extend(std::iter::repeat_n(&b"b\n"[..], 1_000_000).flatten());
         assert!(read(&text, ListFormat::Csv(Column::Number(1))).expect_err("no end").contains("quote"));

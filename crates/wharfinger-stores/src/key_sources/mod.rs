@@ -1,5 +1,5 @@
-//! Where lists of keys come from, for a bucket that is not ours: files, queries and S3 inventories. All of them are read
-//! once, from the beginning to the end, and never held; a list that cannot be read as a whole is an error.
+//! Sources of key lists for `wharfinger reconcile`: files, queries and S3 inventories. They are read as a stream. A list
+//! that cannot be read completely is an error.
 
 pub mod inventory;
 mod lists;
@@ -14,27 +14,27 @@ pub use sql::{is_database, read_query};
 
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The list is not what it should be; says where, and what helps.
+    /// The list is invalid. The text says where, and what to do.
     #[error("{0}")]
-    Wrong(String),
-    /// Whoever has the list does not answer. Trying again may help.
+    Invalid(String),
+    /// The source cannot be read now. A retry may help.
     #[error("{0}")]
     Unavailable(String),
-    /// What is read cannot be put anywhere.
-    #[error("what was read could not be written: {0}")]
-    Full(io::Error),
+    /// The entries cannot be written to the local disk.
+    #[error("cannot write the list to disk: {0}")]
+    Write(io::Error),
 }
 
-/// Who takes the entries of a list.
+/// Receives the entries of a list.
 pub type Sink<'s> = dyn FnMut(Entry) -> io::Result<()> + Send + 's;
 
-/// What a list held beside keys.
+/// What was noticed while a list was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Passed {
-    /// Rows whose key is NULL, empty, or of an object's older version or delete marker.
+pub struct ReadStats {
+    /// Rows whose key is NULL or empty, and rows of older versions and delete markers.
     pub skipped: u64,
-    /// The last line of a file has no end: more may have come after it.
-    pub is_open: bool,
-    /// Rows of CSV that hold line breaks.
-    pub over_lines: u64,
+    /// The last line of a file does not end in a line break, so the file may be truncated.
+    pub lacks_final_newline: bool,
+    /// CSV rows that contain line breaks.
+    pub multiline_rows: u64,
 }

@@ -1,8 +1,7 @@
-//! Keys from a query of somebody's own database. It is read row by row and only ever read: SQLite is opened so, and on
-//! PostgreSQL all happens in one read-only transaction, which sees the data of one moment. The query is one statement and
-//! stands inside a SELECT of ours, so the database's own grammar lets nothing pass that does more than select (VACUUM
-//! INTO and COPY write files, read-only or not). The order of the rows does not matter; collations order text by other
-//! rules than stores do.
+//! Keys from a query of the user's database. The database is opened read-only; on PostgreSQL, one read-only transaction
+//! sees the data of one moment. The query must be one statement and becomes the source of our SELECT. So the database
+//! rejects statements that write files even when read-only, like VACUUM INTO and COPY (test
+//! `nothing_is_written_to_the_database`). The rows may have any order: collations sort in another order than stores.
 
 use std::str::FromStr as _;
 
@@ -14,22 +13,22 @@ use sqlx::{
 };
 use wharfinger_reconcile::{Entry, KEY_BYTES_MAX};
 
-use super::{Passed, Sink, SourceError};
+use super::{ReadStats, Sink, SourceError};
 
-/// Whether a URL names a database that can be asked.
+/// Whether a URL is of a supported database.
 pub fn is_database(url: &str) -> bool {
     ["postgres://", "postgresql://", "sqlite:"].iter().any(|scheme| url.starts_with(scheme))
 }
 
-/// Reads a whole query: keys in its first column, and in a second, if there is one, what size the objects should have.
-pub async fn read_query(url: &str, query: &str, sink: &mut Sink<'_>) -> Result<Passed, SourceError> {
+/// Reads all rows of a query. The first column is the key; an optional second column is the expected size of the object.
+pub async fn read_query(url: &str, query: &str, sink: &mut Sink<'_>) -> Result<ReadStats, SourceError> {
     match url.strip_prefix("sqlite:") {
         Some(path) => read_sqlite(path.strip_prefix("//").unwrap_or(path), query, sink).await,
         None => read_postgres(url, query, sink).await,
     }
 }
 
-async fn read_sqlite(path: &str, query: &str, sink: &mut Sink<'_>) -> Result<Passed, SourceError> {
+async fn read_sqlite(path: &str, query: &str, sink: &mut Sink<'_>) -> Result<ReadStats, SourceError> {
     let options = SqliteConnectOptions::new()
         .filename(path)
         .read_only(true)
@@ -38,9 +37,9 @@ async fn read_sqlite(path: &str, query: &str, sink: &mut Sink<'_>) -> Result<Pas
         .log_statements(tracing::log::LevelFilter::Off);
     let mut connection = SqliteConnection::connect_with(&options)
         .await
-        .map_err(|error| SourceError::Unavailable(format!("{path} cannot be opened: {}", plain(&error))))?;
+        .map_err(|error| SourceError::Unavailable(format!("cannot open {path}: {}", short_text(&error))))?;
     let read = read_sqlite_rows(&mut connection, query, sink).await;
-    // Nothing was written: there is nothing that closing could lose.
+    // The connection has written nothing, so an error here does not matter.
     drop(connection.close().await);
     read
 }
@@ -49,34 +48,36 @@ async fn read_sqlite_rows(
     connection: &mut SqliteConnection,
     query: &str,
     sink: &mut Sink<'_>,
-) -> Result<Passed, SourceError> {
-    let query = selected(single_statement(query)?);
+) -> Result<ReadStats, SourceError> {
+    let query = wrapped_in_select(single_statement(query)?);
     let mut rows = sqlx::query(AssertSqlSafe(query)).fetch(connection);
-    let mut taken = Taken::default();
+    let mut reader = RowReader::default();
     while let Some(row) = rows.next().await {
-        let row = row.map_err(failed)?;
-        taken.rows += 1;
-        let row = of_sqlite(&row, taken.rows)?;
-        taken.take(row, sink)?;
+        let row = row.map_err(query_error)?;
+        reader.rows += 1;
+        let row = sqlite_row(&row, reader.rows)?;
+        reader.take(row, sink)?;
     }
-    Ok(taken.passed)
+    Ok(reader.stats)
 }
 
-async fn read_postgres(url: &str, query: &str, sink: &mut Sink<'_>) -> Result<Passed, SourceError> {
+async fn read_postgres(url: &str, query: &str, sink: &mut Sink<'_>) -> Result<ReadStats, SourceError> {
     let options = PgConnectOptions::from_str(url)
-        .map_err(|error| SourceError::Wrong(format!("the database's URL cannot be read: {}", plain(&error))))?
+        .map_err(|error| {
+            SourceError::Invalid(format!("the database's URL is invalid: {}", short_text(&error)))
+        })?
         .application_name("wharfinger reconcile")
         .statement_cache_capacity(0)
         .log_statements(tracing::log::LevelFilter::Off);
     let mut connection = PgConnection::connect_with(&options).await.map_err(|error| {
-        SourceError::Unavailable(format!("the database cannot be reached: {}", plain(&error)))
+        SourceError::Unavailable(format!("cannot connect to the database: {}", short_text(&error)))
     })?;
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         .execute(&mut connection)
         .await
-        .map_err(failed)?;
+        .map_err(query_error)?;
     let read = read_postgres_rows(&mut connection, query, sink).await;
-    // The transaction ends with its connection, and has changed nothing.
+    // The transaction ends with its connection. It has changed nothing.
     drop(connection.close().await);
     read
 }
@@ -85,31 +86,31 @@ async fn read_postgres_rows(
     connection: &mut PgConnection,
     query: &str,
     sink: &mut Sink<'_>,
-) -> Result<Passed, SourceError> {
-    // Prepared, and so a single statement: none that ends the transaction and one more.
-    let query = selected(query.trim_end().trim_end_matches(';'));
+) -> Result<ReadStats, SourceError> {
+    // It is prepared, and PostgreSQL prepares single statements only, so it cannot end the transaction first.
+    let query = wrapped_in_select(query.trim_end().trim_end_matches(';'));
     let mut rows = sqlx::query(AssertSqlSafe(query)).fetch(connection);
-    let mut taken = Taken::default();
-    while let Some(row) = rows.try_next().await.map_err(failed)? {
-        taken.rows += 1;
-        let row = of_postgres(&row)?;
-        taken.take(row, sink)?;
+    let mut reader = RowReader::default();
+    while let Some(row) = rows.try_next().await.map_err(query_error)? {
+        reader.rows += 1;
+        let row = postgres_row(&row)?;
+        reader.take(row, sink)?;
     }
-    Ok(taken.passed)
+    Ok(reader.stats)
 }
 
-/// As the source of a SELECT. A comment at its end ends with its line.
-fn selected(query: &str) -> String {
+/// The line break after the query ends a comment in its last line.
+fn wrapped_in_select(query: &str) -> String {
     format!("SELECT * FROM (\n{query}\n) AS keys")
 }
 
-/// The query without the semicolon at its end. SQLite's driver runs statement after statement, so there may be no more;
-/// a semicolon inside a string, a quoted name or a comment separates nothing.
+/// The query without its final semicolon. SQLite's driver would run several statements, so a second one is an error. A
+/// semicolon inside a string, a quoted name or a comment does not end a statement.
 fn single_statement(query: &str) -> Result<&str, SourceError> {
     let Some(end) = first_semicolon(query) else { return Ok(query) };
     match first_token(&query[end..]) {
         None => Ok(&query[..end]),
-        Some(_) => Err(SourceError::Wrong("--sql takes one statement, and this is more than one".into())),
+        Some(_) => Err(SourceError::Invalid("--sql takes one statement only".into())),
     }
 }
 
@@ -126,7 +127,7 @@ fn first_semicolon(query: &str) -> Option<usize> {
     None
 }
 
-/// The first thing behind semicolons, blanks and comments.
+/// The first token that is not a semicolon, a blank or a comment.
 fn first_token(text: &str) -> Option<usize> {
     let mut at = 0;
     while at < text.len() {
@@ -140,7 +141,7 @@ fn first_token(text: &str) -> Option<usize> {
     None
 }
 
-/// How long a string, a quoted name or a comment is that begins here; of anything else, one character.
+/// The length of the string, quoted name or comment at the start of the text. For anything else, one character.
 fn token_length(text: &str) -> usize {
     let through = |end: &str, from: usize| {
         text.get(from..).and_then(|rest| rest.find(end)).map_or(text.len(), |at| from + at + end.len())
@@ -148,7 +149,7 @@ fn token_length(text: &str) -> usize {
     match text.as_bytes() {
         [b'-', b'-', ..] => through("\n", 2),
         [b'/', b'*', ..] => through("*/", 2),
-        // A doubled quote inside ends one string and begins the next: together they are as long.
+        // A doubled quote ends one string and starts the next, which gives the same total length.
         [b'\'', ..] => through("'", 1),
         [b'"', ..] => through("\"", 1),
         [b'`', ..] => through("`", 1),
@@ -158,12 +159,12 @@ fn token_length(text: &str) -> usize {
 }
 
 #[derive(Default)]
-struct Taken {
+struct RowReader {
     rows: u64,
-    passed: Passed,
+    stats: ReadStats,
 }
 
-impl Taken {
+impl RowReader {
     fn take(
         &mut self,
         (key, size): (Option<String>, Option<i64>),
@@ -171,94 +172,96 @@ impl Taken {
     ) -> Result<(), SourceError> {
         match key.filter(|key| !key.is_empty()) {
             None => {
-                self.passed.skipped += 1;
+                self.stats.skipped += 1;
                 Ok(())
             }
-            Some(key) if key.len() > KEY_BYTES_MAX => Err(SourceError::Wrong(format!(
-                "row {} of the query is longer than any key ({KEY_BYTES_MAX} bytes)",
+            Some(key) if key.len() > KEY_BYTES_MAX => Err(SourceError::Invalid(format!(
+                "the key in row {} of the query is longer than the longest key ({KEY_BYTES_MAX} bytes)",
                 self.rows
             ))),
             Some(key) => {
                 let size = size.and_then(|size| u64::try_from(size).ok());
-                sink(Entry { key, size, modified_at: None }).map_err(SourceError::Full)
+                sink(Entry { key, size, modified_at: None }).map_err(SourceError::Write)
             }
         }
     }
 }
 
-fn of_postgres(row: &PgRow) -> Result<(Option<String>, Option<i64>), SourceError> {
+fn postgres_row(row: &PgRow) -> Result<(Option<String>, Option<i64>), SourceError> {
     let kind = |at: usize| row.columns().get(at).map(|column| column.type_info().name().to_owned());
     let key = match kind(0).as_deref() {
-        None => return Err(SourceError::Wrong("the query answers no column".into())),
+        None => return Err(SourceError::Invalid("the query returns no column".into())),
         Some("TEXT" | "VARCHAR" | "NAME" | "citext" | "CITEXT") => {
-            row.try_get_unchecked(0).map_err(failed)?
+            row.try_get_unchecked(0).map_err(query_error)?
         }
-        // Padded with blanks that are not the key's.
+        // CHAR(n) is not accepted, because it pads keys with blanks.
         Some(other) => {
-            return Err(SourceError::Wrong(format!(
-                "the query's first column is {other}, and a key is text: cast it, as in `SELECT key::text`"
+            return Err(SourceError::Invalid(format!(
+                "the query's first column has the type {other}, but a key is text: cast it, for example \
+                 `SELECT key::text`"
             )));
         }
     };
     let size = match kind(1).as_deref() {
         None => None,
-        Some("INT8") => row.try_get(1).map_err(failed)?,
-        Some("INT4") => row.try_get::<Option<i32>, _>(1).map_err(failed)?.map(i64::from),
-        Some("INT2") => row.try_get::<Option<i16>, _>(1).map_err(failed)?.map(i64::from),
+        Some("INT8") => row.try_get(1).map_err(query_error)?,
+        Some("INT4") => row.try_get::<Option<i32>, _>(1).map_err(query_error)?.map(i64::from),
+        Some("INT2") => row.try_get::<Option<i16>, _>(1).map_err(query_error)?.map(i64::from),
         Some(other) => {
-            return Err(SourceError::Wrong(format!(
-                "the query's second column is {other}, and a size is a whole number: cast it, as in `size::bigint`"
+            return Err(SourceError::Invalid(format!(
+                "the query's second column has the type {other}, but a size is an integer: cast it, for example \
+                 `size::bigint`"
             )));
         }
     };
     Ok((key, size))
 }
 
-fn of_sqlite(row: &SqliteRow, number: u64) -> Result<(Option<String>, Option<i64>), SourceError> {
+fn sqlite_row(row: &SqliteRow, number: u64) -> Result<(Option<String>, Option<i64>), SourceError> {
     let kind = |at: usize| -> Result<Option<String>, SourceError> {
         if row.len() <= at {
             return Ok(None);
         }
-        let value = row.try_get_raw(at).map_err(failed)?;
+        let value = row.try_get_raw(at).map_err(query_error)?;
         Ok(Some(if value.is_null() { "NULL".into() } else { value.type_info().name().to_owned() }))
     };
     let key = match kind(0)?.as_deref() {
-        None => return Err(SourceError::Wrong("the query answers no column".into())),
+        None => return Err(SourceError::Invalid("the query returns no column".into())),
         Some("NULL") => None,
-        Some("TEXT") => row
-            .try_get_unchecked(0)
-            .map_err(|_| SourceError::Wrong(format!("the key in row {number} of the query is not UTF-8")))?,
+        Some("TEXT") => row.try_get_unchecked(0).map_err(|_| {
+            SourceError::Invalid(format!("the key in row {number} of the query is not UTF-8"))
+        })?,
         Some(other) => {
-            return Err(SourceError::Wrong(format!(
-                "the key in row {number} of the query is {other}, and a key is text: CAST(… AS TEXT)"
+            return Err(SourceError::Invalid(format!(
+                "the key in row {number} of the query has the type {other}, but a key is text: use CAST(… AS TEXT)"
             )));
         }
     };
     let size = match kind(1)?.as_deref() {
         None | Some("NULL") => None,
-        Some("INTEGER") => row.try_get_unchecked(1).map_err(failed)?,
+        Some("INTEGER") => row.try_get_unchecked(1).map_err(query_error)?,
         Some(other) => {
-            return Err(SourceError::Wrong(format!(
-                "the size in row {number} of the query is {other}, and a size is a whole number"
+            return Err(SourceError::Invalid(format!(
+                "the size in row {number} of the query has the type {other}, but a size is an integer"
             )));
         }
     };
     Ok((key, size))
 }
 
-fn failed(error: sqlx::Error) -> SourceError {
+fn query_error(error: sqlx::Error) -> SourceError {
     match &error {
-        sqlx::Error::Database(said) => {
-            SourceError::Wrong(format!("the database refuses the query: {}", said.message()))
+        sqlx::Error::Database(cause) => {
+            SourceError::Invalid(format!("the database rejected the query: {}", cause.message()))
         }
-        _ => SourceError::Unavailable(format!("the query broke off: {}", plain(&error))),
+        _ => SourceError::Unavailable(format!("the query was interrupted: {}", short_text(&error))),
     }
 }
 
-/// Without the words that sqlx puts before what a database says, and without its URL.
-fn plain(error: &sqlx::Error) -> String {
+/// The database's own message, without the prefix of sqlx and without the URL.
+fn short_text(error: &sqlx::Error) -> String {
     match error {
-        sqlx::Error::Database(said) => said.message().to_owned(),
+        sqlx::Error::Database(cause) => cause.message().to_owned(),
         other => other.to_string(),
     }
 }
@@ -268,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_statement_is_taken_with_or_without_its_semicolon() {
+    fn one_statement_is_accepted_with_or_without_its_semicolon() {
         for (query, taken) in [
             ("SELECT 1", "SELECT 1"),
             ("SELECT 1;", "SELECT 1"),

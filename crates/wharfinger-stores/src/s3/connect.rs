@@ -1,4 +1,4 @@
-//! From settings to clients: the usual credential chain, a compatible store's address, timeouts and retries.
+//! Creates the clients from the settings: the usual credential chain, the address, timeouts and retries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use aws_sdk_s3::config::{Credentials, RequestChecksumCalculation, ResponseChecks
 use aws_smithy_http_client::tls;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 
-use super::skew::ReadDates;
+use super::skew::DateReader;
 use crate::BlobError;
 use crate::skew::Skew;
 
-/// Where the bucket is. What is absent comes from the usual `AWS_*` variables, profiles and roles.
+/// The bucket and the credentials. Missing options come from the usual `AWS_*` variables, profiles and roles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct S3Options {
     pub bucket: String,
-    /// Empty, or what every key begins with, its slash included.
+    /// The prefix of every key. Empty, or it ends in a slash.
     pub prefix: String,
     pub region: Option<String>,
     pub endpoint: Option<String>,
-    /// The store's address as clients see it.
+    /// The store's address in URLs for clients.
     pub public_endpoint: Option<String>,
-    /// The bucket's name in the host. Default: only without an endpoint, as with AWS itself.
+    /// Whether the bucket's name is part of the host name. Default: only without an endpoint, which means AWS itself.
     pub virtual_host: Option<bool>,
     pub credentials: Option<S3Credentials>,
 }
@@ -44,11 +44,11 @@ impl std::fmt::Debug for S3Credentials {
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// For the first byte of an answer: joining thousands of parts takes its time.
+/// How long to wait for the first byte of an answer. Completing an upload of thousands of parts takes long.
 const READ_TIMEOUT: Duration = Duration::from_secs(50);
 const ATTEMPTS_MAX: u32 = 3;
 
-/// The connections under an S3 client, with the process's one TLS provider.
+/// The HTTP client of the SDK, with the TLS provider of the process.
 pub fn http_client() -> SharedHttpClient {
     wharfinger_calls::tls::install_provider();
     aws_smithy_http_client::Builder::new()
@@ -84,14 +84,14 @@ pub(super) async fn clients(options: &S3Options, skew: &Arc<Skew>) -> Result<(Cl
     let shared = loader.load().await;
     let compatible = shared.endpoint_url().is_some();
     if shared.region().is_none() && !compatible {
-        return Err(BlobError::Refused("no region: set AWS_REGION to the bucket's".into()));
+        return Err(BlobError::Refused("no region: set AWS_REGION to the bucket's region".into()));
     }
     let mut config = aws_sdk_s3::config::Builder::from(&shared)
-        // Compatible stores know only the checksums that were asked for.
+        // Compatible stores do not know the checksums that the SDK would add by default.
         .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
         .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
         .force_path_style(!options.virtual_host.unwrap_or(!compatible))
-        .interceptor(ReadDates(skew.clone()));
+        .interceptor(DateReader(skew.clone()));
     if shared.region().is_none() {
         config = config.region(Region::new("us-east-1"));
     }

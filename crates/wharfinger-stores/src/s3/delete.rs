@@ -1,4 +1,4 @@
-//! Bulk delete with an outcome for each key. On a bucket that keeps versions, a key is gone when all of them are.
+//! Bulk deletes with one outcome per key. On a bucket with versions, a key is deleted when all its versions are.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,26 @@ use aws_sdk_s3::types::{Delete, ObjectIdentifier};
 use futures::stream::{self, StreamExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 
-use super::error::{NOT_S3, from_sdk, of_key};
+use super::error::{NOT_S3, from_key_error, from_sdk};
 use super::{DELETE_BATCH_MAX, S3Store};
 use crate::BlobError;
-use crate::http::{gone, list::next};
+use crate::http::{absent_is_ok, list::next_page};
 
-/// How many keys are looked up or deleted at once where that goes one by one.
-const AT_ONCE: usize = 16;
+/// How many keys are looked up or deleted concurrently, where each takes its own call.
+const CONCURRENCY: usize = 16;
 
-/// A key, or one version of it.
+/// A key, or one of its versions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Target {
     key: String,
     version_id: Option<String>,
 }
 
-/// Of one key.
+/// The versions and delete markers of one key.
 #[derive(Default)]
 struct Versions {
     all: Vec<Target>,
-    /// None where it is hidden.
+    /// None: a delete marker hides the object.
     newest: Option<String>,
 }
 
@@ -35,30 +35,33 @@ impl S3Store {
         self.delete_whole(keys.iter().map(|key| (self.full(key), None)).collect()).await
     }
 
-    /// All versions of keys; where a version is named, only if none is newer.
+    /// Deletes all versions of the keys. If a version is given, it must be the newest.
     pub(super) async fn delete_whole(
         &self,
         keys: Vec<(String, Option<String>)>,
     ) -> Vec<Result<(), BlobError>> {
-        if !self.learned.get().versioned {
+        if !self.features.get().versioned {
             let outcomes = self.delete_newest(keys.iter().map(|(key, _)| key.clone())).await;
-            if !self.learned.get().versioned {
+            if !self.features.get().versioned {
                 return outcomes;
             }
-            // Somebody made the bucket keep versions since: what was deleted is only hidden.
+            // Versioning was enabled after the probe: the delete has only hidden the objects.
         }
-        let found: Vec<Result<Vec<Target>, BlobError>> =
-            stream::iter(keys).map(|(key, seen)| self.versions(key, seen)).buffered(AT_ONCE).collect().await;
+        let found: Vec<Result<Vec<Target>, BlobError>> = stream::iter(keys)
+            .map(|(key, seen)| self.versions(key, seen))
+            .buffered(CONCURRENCY)
+            .collect()
+            .await;
         let targets: Vec<Target> = found.iter().flatten().flatten().cloned().collect();
         let mut answers: BTreeMap<Target, Result<(), BlobError>> = BTreeMap::new();
         for (target, answer) in targets.iter().cloned().zip(self.delete_targets(&targets).await) {
             answers.insert(target, answer);
         }
-        let gone = |target: &Target| answers.get(target).cloned().unwrap_or(Ok(()));
-        found.into_iter().map(|versions| versions?.iter().try_for_each(gone)).collect()
+        let outcome = |target: &Target| answers.get(target).cloned().unwrap_or(Ok(()));
+        found.into_iter().map(|versions| versions?.iter().try_for_each(outcome)).collect()
     }
 
-    /// On a bucket that keeps versions this only hides them.
+    /// On a bucket with versions, this only hides the objects.
     pub(super) async fn delete_newest(
         &self,
         keys: impl Iterator<Item = String>,
@@ -67,7 +70,7 @@ impl S3Store {
         self.delete_targets(&targets).await
     }
 
-    /// Every version and delete marker of one key, whose newest must be the one that was seen, if one was.
+    /// Every version and delete marker of one key. If a version is given, it must be the newest.
     async fn versions(&self, key: String, seen: Option<String>) -> Result<Vec<Target>, BlobError> {
         let found = self.all_versions(&key).await?;
         match seen {
@@ -103,8 +106,8 @@ impl S3Store {
                 return Err(BlobError::Unavailable(NOT_S3.into()));
             }
             let marker = page.next_key_marker().filter(|next| !next.is_empty());
-            let Some(next) = next(page.is_truncated(), marker)? else { return Ok(found) };
-            // Keys that begin with this one sort behind it.
+            let Some(next) = next_page(page.is_truncated(), marker)? else { return Ok(found) };
+            // Longer keys with this prefix sort after it.
             if next > key {
                 return Ok(found);
             }
@@ -122,19 +125,19 @@ impl S3Store {
     }
 
     async fn delete_batch(&self, batch: &[Target]) -> Vec<Result<(), BlobError>> {
-        if self.learned.get().deletes_one_by_one {
+        if self.features.get().deletes_one_by_one {
             return self.delete_one_by_one(batch).await;
         }
         let objects: Vec<ObjectIdentifier> =
             batch.iter().filter_map(|target| identify(target).ok()).collect();
         let Ok(delete) = Delete::builder().set_objects(Some(objects)).quiet(false).build() else {
-            return vec![Err(BlobError::Refused("a delete that names nothing".into())); batch.len()];
+            return vec![Err(BlobError::Refused("a bulk delete without keys".into())); batch.len()];
         };
         let sent = self.client.delete_objects().bucket(&self.bucket).delete(delete).send().await;
         let answer = match sent {
             Ok(answer) => answer,
             Err(error) if matches!(error.code(), Some("NotImplemented" | "MethodNotAllowed")) => {
-                self.learned.change(|learned| learned.deletes_one_by_one = true);
+                self.features.change(|features| features.deletes_one_by_one = true);
                 return self.delete_one_by_one(batch).await;
             }
             Err(error) => return vec![Err(from_sdk(&error)); batch.len()],
@@ -142,7 +145,7 @@ impl S3Store {
         let mut answers: BTreeMap<Target, Result<(), BlobError>> = BTreeMap::new();
         for deleted in answer.deleted() {
             if deleted.delete_marker() == Some(true) {
-                self.learned.change(|learned| learned.versioned = true);
+                self.features.change(|features| features.versioned = true);
             }
             if let Some(key) = deleted.key() {
                 let version_id = deleted.version_id().map(str::to_owned);
@@ -152,22 +155,23 @@ impl S3Store {
         }
         for error in answer.errors() {
             let Some(key) = error.key() else { continue };
-            let outcome = Err::<(), _>(of_key(error.code().unwrap_or(""), error.message().unwrap_or("")));
+            let outcome =
+                Err::<(), _>(from_key_error(error.code().unwrap_or(""), error.message().unwrap_or("")));
             let version_id = error.version_id().filter(|id| !id.is_empty()).map(str::to_owned);
-            answers.insert(Target { key: key.to_owned(), version_id }, gone(outcome));
+            answers.insert(Target { key: key.to_owned(), version_id }, absent_is_ok(outcome));
         }
-        let silent =
-            || Err(BlobError::Unavailable("the answer of the bulk delete passes over this key".into()));
-        batch.iter().map(|target| answers.get(target).cloned().unwrap_or_else(silent)).collect()
+        let unanswered =
+            || Err(BlobError::Unavailable("the answer to the bulk delete does not mention this key".into()));
+        batch.iter().map(|target| answers.get(target).cloned().unwrap_or_else(unanswered)).collect()
     }
 
     async fn delete_one_by_one(&self, batch: &[Target]) -> Vec<Result<(), BlobError>> {
         let delete = |target: Target| {
             let delete = self.client.delete_object().bucket(&self.bucket).key(target.key);
             let delete = delete.set_version_id(target.version_id);
-            async move { gone(delete.send().await.map_err(|error| from_sdk(&error))) }
+            async move { absent_is_ok(delete.send().await.map_err(|error| from_sdk(&error))) }
         };
-        stream::iter(batch.to_vec()).map(delete).buffered(AT_ONCE).collect().await
+        stream::iter(batch.to_vec()).map(delete).buffered(CONCURRENCY).collect().await
     }
 }
 

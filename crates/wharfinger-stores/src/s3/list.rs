@@ -6,15 +6,15 @@ use wharfinger_lifecycle::UnixMs;
 
 use super::S3Store;
 use super::error::{NOT_S3, from_sdk};
-use crate::http::list::{full_after, in_order, next, pages};
-use crate::{BlobError, Listed};
+use crate::http::list::{check_order, full_key, next_page, pages};
+use crate::{BlobError, ListedObject};
 
 pub(super) fn objects(
     store: &S3Store,
     prefix: &str,
     start_after: Option<&str>,
-) -> BoxStream<'static, Result<Listed, BlobError>> {
-    let after = full_after(&store.prefix, start_after);
+) -> BoxStream<'static, Result<ListedObject, BlobError>> {
+    let after = full_key(&store.prefix, start_after);
     let list =
         store.client.list_objects_v2().bucket(&store.bucket).prefix(format!("{}{prefix}", store.prefix));
     let list = list.encoding_type(EncodingType::Url);
@@ -28,18 +28,18 @@ pub(super) fn objects(
                 return Err(BlobError::Unavailable(NOT_S3.into()));
             }
             let is_encoded = answer.encoding_type() == Some(&EncodingType::Url);
-            let next = next(answer.is_truncated(), answer.next_continuation_token)?;
+            let next = next_page(answer.is_truncated(), answer.next_continuation_token)?;
             let objects = answer.contents.unwrap_or_default().into_iter();
             let objects: Result<Vec<_>, _> = objects.map(|object| listed(&object, is_encoded)).collect();
             Ok((objects?, next.map(Some)))
         }
     });
-    in_order(listed, &store.prefix, after)
+    check_order(listed, &store.prefix, after)
 }
 
-fn listed(object: &Object, is_encoded: bool) -> Result<Listed, BlobError> {
+fn listed(object: &Object, is_encoded: bool) -> Result<ListedObject, BlobError> {
     let key = object.key().map(|key| if is_encoded { decoded(key) } else { key.to_owned() });
-    Ok(Listed {
+    Ok(ListedObject {
         key: key.ok_or_else(|| BlobError::Unavailable("a listed object has no key".into()))?,
         size: object.size().and_then(|size| u64::try_from(size).ok()).unwrap_or(0),
         modified_at: object.last_modified().map_or(0, to_unix_ms),
@@ -50,7 +50,7 @@ pub(super) fn to_unix_ms(at: &aws_sdk_s3::primitives::DateTime) -> UnixMs {
     at.to_millis().unwrap_or(0)
 }
 
-/// As stores encode keys that XML cannot hold: like a form.
+/// Stores encode listed keys like form data.
 fn decoded(key: &str) -> String {
     let bytes = key.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

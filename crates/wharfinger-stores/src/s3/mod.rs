@@ -1,5 +1,5 @@
-//! Blobs in S3 and in what speaks like it. Clients upload and download by URLs that are signed here and go
-//! straight to the store; how much of a grant the store enforces is tried out at the start.
+//! Objects in S3 and compatible stores. Clients use signed URLs and talk to the store directly. The probe at the start
+//! detects what the store enforces.
 
 mod connect;
 mod delete;
@@ -27,31 +27,31 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use crate::http::object::{self, unquoted};
-use crate::http::{Findings, Learned};
+use crate::http::{Features, SharedFeatures};
 use crate::skew::Skew;
 use crate::{
-    BlobError, BlobStore, Caps, Chunks, GetGrant, Listed, ObjectMeta, PartStore, Probed, PutGrant,
-    SignedRequest, UrlLife, WriteMode, encoding,
+    BlobError, BlobStore, Capabilities, Chunks, GetGrant, ListedObject, MultipartStore, ObjectMeta,
+    ProbeReport, PutGrant, SignedRequest, UrlLifetime, WriteMode, effective_encoding,
 };
 pub use connect::{S3Credentials, S3Options, http_client};
-use error::{NOT_S3, explain, from_sdk};
+use error::{NOT_S3, from_sdk, from_sdk_while};
 
-/// As many keys as one bulk delete may name.
+/// The most keys in one bulk delete.
 const DELETE_BATCH_MAX: usize = 1_000;
 
 pub struct S3Store {
     bucket: String,
-    /// Empty, or what every key begins with, its slash included.
+    /// The prefix of every key. Empty, or it ends in a slash.
     prefix: String,
     client: Client,
-    /// The same with the address that clients see, for it is signed.
+    /// Signs URLs for clients. The signature covers the public address.
     public: Client,
     skew: Arc<Skew>,
-    learned: Learned,
+    features: SharedFeatures,
 }
 
 impl S3Store {
-    /// Talks to nobody yet.
+    /// Makes no request to the store.
     pub async fn connect(options: &S3Options) -> Result<S3Store, BlobError> {
         let skew = Arc::new(Skew::default());
         let (client, public) = connect::clients(options, &skew).await?;
@@ -61,7 +61,7 @@ impl S3Store {
             client,
             public,
             skew,
-            learned: Learned::default(),
+            features: SharedFeatures::default(),
         })
     }
 
@@ -69,40 +69,41 @@ impl S3Store {
         format!("{}{key}", self.prefix)
     }
 
-    /// By the store's clock: a URL that this machine's clock dates wrongly dies at another time than is known.
-    fn presigning(&self, life: UrlLife) -> Result<PresigningConfig, BlobError> {
+    /// Dated by the store's clock: with a wrong clock of this machine, the URL would expire at another time.
+    fn presigning(&self, lifetime: UrlLifetime) -> Result<PresigningConfig, BlobError> {
         PresigningConfig::builder()
             .start_time(self.skew.store_time())
-            .expires_in(life.duration())
+            .expires_in(lifetime.duration())
             .build()
             .map_err(|error| BlobError::Refused(error.to_string()))
     }
 
-    /// A PUT of these very bytes: what the store is known to honour is bound, what it is not is left out.
+    /// Signs a PUT with the given conditions only: some stores refuse requests with conditions that they do not know.
     async fn sign_put_with(
         &self,
         client: &Client,
         grant: &PutGrant,
-        bind: Findings,
+        conditions: Features,
     ) -> Result<SignedRequest, BlobError> {
         let mut put = client.put_object().bucket(&self.bucket).key(self.full(&grant.key));
         put = put.content_length(grant.size as i64).set_content_type(grant.content_type.clone());
-        if let Some(sum) = grant.checksum_sha256.as_deref().and_then(from_hex).filter(|_| bind.binds_checksum)
+        if let Some(sum) =
+            grant.checksum_sha256.as_deref().and_then(from_hex).filter(|_| conditions.enforces_checksum)
         {
             put = put.checksum_sha256(STANDARD.encode(sum));
         }
-        if bind.create_only {
+        if conditions.create_only {
             put = put.if_none_match("*");
         }
-        let presigned = put.presigned(self.presigning(grant.life)?).await;
+        let presigned = put.presigned(self.presigning(grant.lifetime)?).await;
         Ok(to_signed("PUT", &presigned.map_err(|error| from_sdk(&error))?))
     }
 }
 
 fn to_signed(method: &'static str, presigned: &PresignedRequest) -> SignedRequest {
-    // The length and the host are sent by every client on its own, and browsers forbid setting them.
-    let sent_anyway = |name: &str| matches!(name, "content-length" | "host");
-    let headers = presigned.headers().filter(|(name, _)| !sent_anyway(name));
+    // Every client sends the length and the host by itself, and browsers do not allow setting them.
+    let is_automatic = |name: &str| matches!(name, "content-length" | "host");
+    let headers = presigned.headers().filter(|(name, _)| !is_automatic(name));
     SignedRequest {
         method,
         url: presigned.uri().to_owned(),
@@ -116,12 +117,12 @@ impl BlobStore for S3Store {
         "s3"
     }
 
-    fn caps(&self) -> Caps {
-        self.learned.get().caps(DELETE_BATCH_MAX)
+    fn capabilities(&self) -> Capabilities {
+        self.features.get().capabilities(DELETE_BATCH_MAX)
     }
 
     async fn sign_put(&self, grant: &PutGrant) -> Result<SignedRequest, BlobError> {
-        self.sign_put_with(&self.public, grant, self.learned.get()).await
+        self.sign_put_with(&self.public, grant, self.features.get()).await
     }
 
     async fn sign_get(&self, grant: &GetGrant) -> Result<SignedRequest, BlobError> {
@@ -129,10 +130,10 @@ impl BlobStore for S3Store {
         let get = get
             .set_version_id(grant.pin.version_id.clone())
             .response_content_disposition(grant.disposition())
-            // The bytes as they are stored, whatever their uploader said about them.
+            // Clients get the bytes as they are stored, whatever encoding the uploader set.
             .response_content_encoding("identity")
             .set_response_content_type(grant.content_type.clone());
-        let presigned = get.presigned(self.presigning(grant.life)?).await;
+        let presigned = get.presigned(self.presigning(grant.lifetime)?).await;
         Ok(to_signed("GET", &presigned.map_err(|error| from_sdk(&error))?))
     }
 
@@ -140,16 +141,16 @@ impl BlobStore for S3Store {
         let head = self.client.head_object().bucket(&self.bucket).key(self.full(key));
         let answer = match head.set_version_id(version_id.map(str::to_owned)).send().await {
             Ok(answer) => answer,
-            // Without a body it may as well be the bucket that is missing: asked again in a way that tells.
+            // The answer to a HEAD has no body, so the bucket may be missing. A GET shows which one it is.
             Err(error) if error.raw_response().is_some_and(|raw| raw.status().as_u16() == 404) => {
-                return self.tell_absent(key, version_id).await;
+                return self.confirm_absence(key, version_id).await;
             }
             Err(error) => return Err(from_sdk(&error)),
         };
         let etag = answer.e_tag().map(unquoted).filter(|etag| !etag.is_empty());
         let version_id = answer.version_id().filter(|id| *id != "null").map(str::to_owned);
-        if version_id.is_some() && !self.learned.get().versioned {
-            self.learned.change(|learned| learned.versioned = true);
+        if version_id.is_some() && !self.features.get().versioned {
+            self.features.change(|features| features.versioned = true);
         }
         match (answer.content_length(), etag) {
             (Some(size), Some(etag)) => Ok(ObjectMeta {
@@ -157,7 +158,7 @@ impl BlobStore for S3Store {
                 etag,
                 version_id,
                 modified_at: answer.last_modified().map(list::to_unix_ms),
-                content_encoding: encoding(answer.content_encoding()),
+                content_encoding: effective_encoding(answer.content_encoding()),
             }),
             _ => Err(BlobError::Unavailable(NOT_S3.into())),
         }
@@ -171,7 +172,7 @@ impl BlobStore for S3Store {
         length: Option<u64>,
     ) -> Result<Chunks, BlobError> {
         if length == Some(0) {
-            return object::nothing(self, key, pin).await;
+            return object::empty_range(self, key, pin).await;
         }
         let get = self.client.get_object().bucket(&self.bucket).key(self.full(key));
         let get = get.set_version_id(pin.version_id.clone()).set_range(object::range(start, length));
@@ -182,7 +183,7 @@ impl BlobStore for S3Store {
         };
         match answer.e_tag().map(unquoted) {
             Some(etag) if etag == pin.etag => Ok(chunks(answer.body)),
-            // A store that ignores the condition answers with what it has.
+            // Some stores ignore the condition and return another object.
             Some(_) => Err(BlobError::Changed),
             None => Err(BlobError::Unavailable(NOT_S3.into())),
         }
@@ -191,17 +192,17 @@ impl BlobStore for S3Store {
     async fn put(&self, key: &ObjectKey, bytes: Bytes, mode: WriteMode) -> Result<(), BlobError> {
         let mut put = self.client.put_object().bucket(&self.bucket).key(self.full(key));
         if mode == WriteMode::CreateOnly {
-            if !self.learned.get().create_only {
+            if !self.features.get().create_only {
                 match self.head(key, None).await {
                     Ok(_) => return Err(BlobError::Changed),
                     Err(BlobError::NotFound) => {}
                     Err(unknown) => return Err(unknown),
                 }
             }
-            put = put.set_if_none_match(self.learned.get().create_only.then(|| "*".into()));
+            put = put.set_if_none_match(self.features.get().create_only.then(|| "*".into()));
         }
         let answer = put.body(ByteStream::from(bytes)).send().await.map_err(|error| from_sdk(&error))?;
-        // What anybody says to anything is no receipt.
+        // A success without an ETag comes from something else than S3, so the object may not be stored.
         answer.e_tag().map(drop).ok_or_else(|| BlobError::Unavailable(NOT_S3.into()))
     }
 
@@ -209,9 +210,9 @@ impl BlobStore for S3Store {
         self.delete_keys(keys).await
     }
 
-    /// Compatible stores pass over a condition that they do not know: none is sent. Where all versions go, the newest
-    /// must be the one that was seen.
-    async fn delete_seen(
+    /// Sends no condition, because some compatible stores ignore conditions on deletes. If all versions are to be
+    /// deleted, the newest must be the one in `seen`.
+    async fn delete_if_unchanged(
         &self,
         seen: &[(ObjectKey, ObjectMeta)],
         with_older: bool,
@@ -223,7 +224,11 @@ impl BlobStore for S3Store {
         self.delete_newest(seen.iter().map(|(key, _)| self.full(key))).await
     }
 
-    fn list(&self, prefix: &str, start_after: Option<&str>) -> BoxStream<'static, Result<Listed, BlobError>> {
+    fn list(
+        &self,
+        prefix: &str,
+        start_after: Option<&str>,
+    ) -> BoxStream<'static, Result<ListedObject, BlobError>> {
         list::objects(self, prefix, start_after)
     }
 
@@ -231,37 +236,39 @@ impl BlobStore for S3Store {
         self.skew.store_now()
     }
 
-    fn in_parts(&self) -> Option<&dyn PartStore> {
+    fn multipart(&self) -> Option<&dyn MultipartStore> {
         Some(self)
     }
 
     async fn check(&self) -> Result<(), BlobError> {
         let list = self.client.list_objects_v2().bucket(&self.bucket).prefix(&self.prefix).max_keys(1);
-        // The first key may be somebody's that XML cannot hold.
+        // The first key can contain characters that XML cannot.
         let list = list.encoding_type(EncodingType::Url);
-        let answer = list.send().await.map_err(|error| explain("list the bucket", &error))?;
-        // What is no listing may still parse as an empty one.
+        let answer = list.send().await.map_err(|error| from_sdk_while("list the bucket", &error))?;
+        // An answer that is not a listing can parse as an empty one.
         match answer.name() {
             Some(_) => Ok(()),
             None => Err(BlobError::Unavailable(NOT_S3.into())),
         }
     }
 
-    async fn probe(&self) -> Result<Probed, BlobError> {
-        self.find_out().await
+    async fn probe(&self) -> Result<ProbeReport, BlobError> {
+        self.run_probe().await
     }
 }
 
 impl S3Store {
-    async fn tell_absent(&self, key: &ObjectKey, version_id: Option<&str>) -> Result<ObjectMeta, BlobError> {
+    async fn confirm_absence(
+        &self,
+        key: &ObjectKey,
+        version_id: Option<&str>,
+    ) -> Result<ObjectMeta, BlobError> {
         let get = self.client.get_object().bucket(&self.bucket).key(self.full(key));
         match get.set_version_id(version_id.map(str::to_owned)).range("bytes=0-0").send().await {
-            Ok(_) => Err(BlobError::Unavailable("the object appeared at this moment".into())),
+            Ok(_) => Err(BlobError::Unavailable("the object appeared just now".into())),
             Err(error) => match error.code() {
                 Some("NoSuchKey" | "NoSuchVersion") => Err(BlobError::NotFound),
-                Some("InvalidRange") => {
-                    Err(BlobError::Unavailable("the object appeared at this moment".into()))
-                }
+                Some("InvalidRange") => Err(BlobError::Unavailable("the object appeared just now".into())),
                 _ => Err(from_sdk(&error)),
             },
         }

@@ -1,4 +1,4 @@
-//! Multipart uploads: begun and joined by us, filled by clients through signed URLs.
+//! Multipart uploads: we start and complete them, clients send the parts through signed URLs.
 
 use async_trait::async_trait;
 use aws_sdk_s3::error::ProvideErrorMetadata as _;
@@ -12,7 +12,7 @@ use super::list::to_unix_ms;
 use super::{S3Store, to_signed};
 use crate::http::list::{next_page, pages};
 use crate::http::{absent_is_ok, object::unquoted};
-use crate::{BlobError, Part, PartGrant, PartLimits, MultipartStore, SignedRequest, UnfinishedUpload};
+use crate::{BlobError, MultipartStore, Part, PartGrant, PartLimits, SignedRequest, UnfinishedUpload};
 
 const LIMITS: PartLimits = PartLimits {
     part_bytes_min: 5 * MIB,
@@ -27,12 +27,12 @@ impl MultipartStore for S3Store {
         LIMITS
     }
 
-    async fn begin(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError> {
-        let begin = self.client.create_multipart_upload().bucket(&self.bucket).key(self.full(key));
-        let begun = begin.set_content_type(content_type.map(str::to_owned)).send().await;
-        let begun = begun.map_err(|error| from_sdk(&error))?;
-        let id = begun.upload_id().filter(|id| !id.is_empty()).map(str::to_owned);
-        id.ok_or_else(|| BlobError::Unavailable("an upload was begun without an id".into()))
+    async fn start(&self, key: &ObjectKey, content_type: Option<&str>) -> Result<String, BlobError> {
+        let start = self.client.create_multipart_upload().bucket(&self.bucket).key(self.full(key));
+        let started = start.set_content_type(content_type.map(str::to_owned)).send().await;
+        let started = started.map_err(|error| from_sdk(&error))?;
+        let id = started.upload_id().filter(|id| !id.is_empty()).map(str::to_owned);
+        id.ok_or_else(|| BlobError::Unavailable("the store started an upload without an id".into()))
     }
 
     async fn sign_part(&self, grant: &PartGrant) -> Result<SignedRequest, BlobError> {
@@ -45,7 +45,7 @@ impl MultipartStore for S3Store {
         Ok(to_signed("PUT", &presigned.map_err(|error| from_sdk(&error))?))
     }
 
-    async fn parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
+    async fn list_parts(&self, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
         let list = self.client.list_parts().bucket(&self.bucket).key(self.full(key)).upload_id(upload_id);
         let pages = pages(None, move |after| {
             let list = list.clone().set_part_number_marker(after);
@@ -68,7 +68,7 @@ impl MultipartStore for S3Store {
         Ok(found)
     }
 
-    async fn join(
+    async fn complete(
         &self,
         key: &ObjectKey,
         upload_id: &str,
@@ -82,9 +82,9 @@ impl MultipartStore for S3Store {
                 .build()
         });
         let whole = CompletedMultipartUpload::builder().set_parts(Some(parts.collect())).build();
-        let join = self.client.complete_multipart_upload().bucket(&self.bucket).key(self.full(key));
-        match join.upload_id(upload_id).multipart_upload(whole).send().await {
-            Ok(joined) if joined.e_tag().is_some() => Ok(()),
+        let complete = self.client.complete_multipart_upload().bucket(&self.bucket).key(self.full(key));
+        match complete.upload_id(upload_id).multipart_upload(whole).send().await {
+            Ok(completed) if completed.e_tag().is_some() => Ok(()),
             Ok(_) => Err(BlobError::Unavailable(NOT_S3.into())),
             Err(error) if matches!(error.code(), Some("InvalidPart" | "InvalidPartOrder")) => {
                 Err(BlobError::NotFound)
@@ -93,15 +93,15 @@ impl MultipartStore for S3Store {
         }
     }
 
-    async fn abandon_one(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
+    async fn abort(&self, key: &ObjectKey, upload_id: &str) -> Result<(), BlobError> {
         let abort = self.client.abort_multipart_upload().bucket(&self.bucket).key(self.full(key));
         absent_is_ok(abort.upload_id(upload_id).send().await.map_err(|error| from_sdk(&error)))
     }
 
-    fn unfinished(&self, prefix: &str) -> BoxStream<'static, Result<UnfinishedUpload, BlobError>> {
-        let under = format!("{}{prefix}", self.prefix);
-        // Not asked for encoded keys: Ceph encodes them then and does not say so.
-        let list = self.client.list_multipart_uploads().bucket(&self.bucket).prefix(under);
+    fn list_unfinished(&self, prefix: &str) -> BoxStream<'static, Result<UnfinishedUpload, BlobError>> {
+        let full_prefix = format!("{}{prefix}", self.prefix);
+        // Do not request encoded keys here: Ceph would encode them without saying so.
+        let list = self.client.list_multipart_uploads().bucket(&self.bucket).prefix(full_prefix);
         let own = self.prefix.clone();
         pages((None, None), move |(after_key, after_upload)| {
             let list = list.clone().set_key_marker(after_key).set_upload_id_marker(after_upload);
@@ -117,7 +117,7 @@ impl MultipartStore for S3Store {
                     Some(UnfinishedUpload {
                         key: upload.key()?.strip_prefix(&own)?.to_owned(),
                         upload_id: upload.upload_id()?.to_owned(),
-                        begun_at: upload.initiated().map(to_unix_ms),
+                        started_at: upload.initiated().map(to_unix_ms),
                     })
                 });
                 Ok((found.collect(), next.map(|key| (Some(key), page.next_upload_id_marker))))

@@ -1,4 +1,4 @@
-//! Reads the store's clock off the answers that the SDK gets.
+//! Updates the clock skew from the answers that the SDK receives.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use aws_smithy_types::config_bag::ConfigBag;
 
 use crate::skew::Skew;
 
-/// Reads the date of every answer.
+/// Reads the `Date` header of every answer.
 #[derive(Debug)]
-pub(super) struct ReadDates(pub(super) Arc<Skew>);
+pub(super) struct DateReader(pub(super) Arc<Skew>);
 
-impl Intercept for ReadDates {
+impl Intercept for DateReader {
     fn name(&self) -> &'static str {
-        "ReadDates"
+        "DateReader"
     }
 
     fn read_before_deserialization(
@@ -26,7 +26,7 @@ impl Intercept for ReadDates {
         _config: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         if let Some(date) = context.response().headers().get("date") {
-            self.0.read(date);
+            self.0.update_from(date);
         }
         Ok(())
     }

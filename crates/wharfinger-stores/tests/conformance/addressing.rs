@@ -3,18 +3,18 @@
 use wharfinger_stores::s3::{S3Options, S3Store};
 use wharfinger_stores::{BlobStore as _, PutGrant, SignedRequest};
 
-use super::fixture::{LIFE, ceph_options, key, strict_options};
+use super::fixture::{LIFETIME, ceph_options, key, strict_options};
 use super::sending::Client;
 
 async fn signed(options: &S3Options) -> SignedRequest {
     let store = S3Store::connect(options).await.expect("connected");
     let key = key("uploads/h%C3%A4fen/ada/f");
-    let grant = PutGrant { key, size: 4, content_type: None, checksum_sha256: None, life: LIFE };
+    let grant = PutGrant { key, size: 4, content_type: None, checksum_sha256: None, lifetime: LIFETIME };
     store.sign_put(&grant).await.expect("signed")
 }
 
 #[tokio::test]
-async fn a_bucket_can_stand_in_the_host() {
+async fn the_bucket_can_be_part_of_the_host() {
     let mut options = ceph_options();
     let own = S3Store::connect(&options).await.expect("connected");
     let port = harness::radosgw::shared().port();
@@ -45,7 +45,7 @@ async fn urls_are_signed_for_the_public_address() {
 }
 
 #[tokio::test]
-async fn a_session_token_stands_in_the_url() {
+async fn a_session_token_is_part_of_the_url() {
     let mut options = strict_options();
     let credentials = options.credentials.as_mut().expect("given");
     credentials.session_token = Some("token/of+a=session".into());

@@ -11,9 +11,9 @@ use sha2::Sha256;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore, EntraOptions};
-use wharfinger_stores::{BlobError, BlobStore as _, PutGrant, UrlLife};
+use wharfinger_stores::{BlobError, BlobStore as _, PutGrant, UrlLifetime};
 
-use super::fixture::{LIFE, azure_options, key, put_signed};
+use super::fixture::{LIFETIME, azure_options, key, put_signed};
 use super::sending::Client;
 
 /// What Azurite makes its delegation keys of.
@@ -110,12 +110,12 @@ async fn options(secret: &'static str) -> (AzureOptions, Arc<Asked>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_identity_signs_with_a_key_that_it_is_lent() {
+async fn an_identity_signs_with_a_delegation_key() {
     let (options, asked) = options("right").await;
     let store = AzureStore::connect(&options).expect("connected");
     let probed = store.probe().await.expect("a store that can be used");
     assert_eq!(probed.notes, Vec::<String>::new());
-    assert!(store.caps().create_only);
+    assert!(store.capabilities().create_only);
     let key = key("uploads/t/u/f");
     assert_eq!(put_signed(&Client::new(), &store, &key, b"first").await, 201);
     assert_eq!(put_signed(&Client::new(), &store, &key, b"again").await, 403);
@@ -123,14 +123,15 @@ async fn an_identity_signs_with_a_key_that_it_is_lent() {
     let times = (asked.tokens.load(Ordering::Relaxed), asked.keys.load(Ordering::Relaxed));
     assert_eq!(times, (1, 1), "one key serves for days");
 
-    let grant = PutGrant { key, size: 5, content_type: None, checksum_sha256: None, life: LIFE };
-    let week = UrlLife { signed_at: 0, expires_at: 8 * 24 * 3_600_000 };
-    let error = store.sign_put(&PutGrant { life: week, ..grant }).await.expect_err("no key lasts so long");
+    let grant = PutGrant { key, size: 5, content_type: None, checksum_sha256: None, lifetime: LIFETIME };
+    let week = UrlLifetime { signed_at: 0, expires_at: 8 * 24 * 3_600_000 };
+    let error =
+        store.sign_put(&PutGrant { lifetime: week, ..grant }).await.expect_err("no key lasts so long");
     assert!(matches!(&error, BlobError::Refused(why) if why.contains("week")), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_identity_that_is_not_known_is_named_as_the_trouble() {
+async fn an_unknown_identity_is_reported() {
     let (options, asked) = options("wrong").await;
     let store = AzureStore::connect(&options).expect("connected");
     let error = store.head(&key("uploads/t/u/f"), None).await.expect_err("no token");

@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore};
 use wharfinger_stores::{
-    BlobError, BlobStore, GetGrant, Part, PartGrant, MultipartStore as _, PutGrant, SignedRequest, UnfinishedUpload,
-    WriteMode,
+    BlobError, BlobStore, GetGrant, MultipartStore as _, Part, PartGrant, PutGrant, SignedRequest,
+    UnfinishedUpload, WriteMode,
 };
 
 use super::fixture::{LIFETIME, azure_options, key, pin};
@@ -51,7 +51,7 @@ async fn delete(store: &AzureStore, key: &ObjectKey) {
 }
 
 async fn unfinished(store: &AzureStore, prefix: &str) -> Vec<UnfinishedUpload> {
-    store.unfinished(prefix).try_collect().await.expect("listed")
+    store.list_unfinished(prefix).try_collect().await.expect("listed")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,7 +104,7 @@ fn tampered(url: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_permit_that_was_tampered_with_is_refused() {
+async fn a_tampered_sas_is_refused() {
     let store = store().await;
     let upload = key("uploads/h%C3%A4fen/ada/f");
     let signed = store.sign_put(&grant(&upload)).await.expect("signed");
@@ -157,7 +157,7 @@ async fn clock_at(date: &'static str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn permits_live_by_the_clock_of_the_store() {
+async fn a_sas_expires_by_the_clock_of_the_store() {
     let options = azure_options();
     for (date, status) in [("Thu, 01 Jan 2026 00:00:00 GMT", 403), ("Fri, 01 Jan 2100 00:00:00 GMT", 201)] {
         let wrong = AzureOptions {
@@ -174,7 +174,7 @@ async fn permits_live_by_the_clock_of_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_set_wrongly_is_named() {
+async fn a_wrong_setting_is_named() {
     let right = azure_options();
     let told = |options: AzureOptions| async move {
         let store = AzureStore::connect(&options).expect("connected");
@@ -185,7 +185,7 @@ async fn what_is_set_wrongly_is_named() {
         assert!(outcomes[0].is_err(), "nor is it as good as deleted");
         let put = store.put(&key("uploads/t/u/f"), Bytes::from_static(b"x"), WriteMode::Overwrite).await;
         assert!(put.is_err());
-        assert!(store.unfinished("").try_collect::<Vec<_>>().await.is_err());
+        assert!(store.list_unfinished("").try_collect::<Vec<_>>().await.is_err());
         assert!(store.list("", None).try_collect::<Vec<_>>().await.is_err());
         checked
     };
@@ -231,7 +231,7 @@ async fn keys_that_look_encoded_are_kept_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_own_object_is_put_over_something_or_only_over_nothing() {
+async fn our_own_object_can_overwrite_or_only_create() {
     let store = store().await;
     let mark = ObjectKey::marker();
     store.put(&mark, Bytes::from_static(b"one"), WriteMode::CreateOnly).await.expect("nothing was there");
@@ -244,7 +244,7 @@ async fn our_own_object_is_put_over_something_or_only_over_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_probe_leaves_nothing_and_takes_nothing() {
+async fn a_probe_leaves_nothing_and_removes_nothing() {
     let store = store().await;
     let mark = ObjectKey::marker();
     store.put(&mark, Bytes::from_static(b"ours"), WriteMode::CreateOnly).await.expect("put");
@@ -263,18 +263,18 @@ async fn put_part(store: &AzureStore, key: &ObjectKey, upload_id: &str, number: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn blocks_become_exactly_the_parts_that_are_joined() {
+async fn exactly_the_listed_blocks_become_the_blob() {
     let store = store().await;
     let key = key("uploads/t/u/large%2E1");
-    let upload = store.begin(&key, Some("text/csv")).await.expect("begun");
-    assert_eq!(store.parts(&key, &upload).await.expect("none yet"), []);
+    let upload = store.start(&key, Some("text/csv")).await.expect("begun");
+    assert_eq!(store.list_parts(&key, &upload).await.expect("none yet"), []);
     // Out of order, one of them twice, one of them not wanted.
     put_part(&store, &key, &upload, 50_000, b"the end").await;
     put_part(&store, &key, &upload, 1, b"wrong").await;
     put_part(&store, &key, &upload, 3, b"never").await;
     put_part(&store, &key, &upload, 1, b"the beginning, ").await;
     put_part(&store, &key, &upload, 2, b"the middle, ").await;
-    let parts = store.parts(&key, &upload).await.expect("listed");
+    let parts = store.list_parts(&key, &upload).await.expect("listed");
     assert_eq!(parts.iter().map(|part| part.number).collect::<Vec<_>>(), [1, 2, 3, 50_000]);
     assert_eq!(parts.iter().map(|part| part.size).collect::<Vec<_>>(), [15, 12, 5, 7]);
     assert!(matches!(store.head(&key, None).await, Err(BlobError::NotFound)), "not before it is joined");
@@ -282,65 +282,70 @@ async fn blocks_become_exactly_the_parts_that_are_joined() {
     assert_eq!(left, [], "nor is it listed");
 
     let wanted = [parts[0].clone(), parts[1].clone(), parts[3].clone()];
-    store.join(&key, &upload, Some("text/csv"), &wanted).await.expect("joined");
+    store.complete(&key, &upload, Some("text/csv"), &wanted).await.expect("joined");
     assert_eq!(read(&store, &key).await, b"the beginning, the middle, the end");
-    let grant =
-        GetGrant { key: key.clone(), pin: pin("any"), content_type: None, file_name: "f".into(), lifetime: LIFETIME };
+    let grant = GetGrant {
+        key: key.clone(),
+        pin: pin("any"),
+        content_type: None,
+        file_name: "f".into(),
+        lifetime: LIFETIME,
+    };
     let signed = store.sign_get(&grant).await.expect("signed");
     let answer = reqwest::get(&signed.url).await.expect("answered");
     assert_eq!(answer.headers()["content-type"], "text/csv");
 
     // Whoever did not hear of it learns that the upload is over, and the object stays.
-    assert!(matches!(store.join(&key, &upload, None, &wanted).await, Err(BlobError::NotFound)));
-    assert!(matches!(store.parts(&key, &upload).await, Err(BlobError::NotFound)));
+    assert!(matches!(store.complete(&key, &upload, None, &wanted).await, Err(BlobError::NotFound)));
+    assert!(matches!(store.list_parts(&key, &upload).await, Err(BlobError::NotFound)));
     assert_eq!(unfinished(&store, "").await, []);
     assert_eq!(read(&store, &key).await, b"the beginning, the middle, the end");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_there_as_it_was_seen_is_not_joined() {
+async fn changed_or_missing_parts_are_not_completed() {
     let store = store().await;
     let key = key("uploads/t/u/f");
-    let upload = store.begin(&key, None).await.expect("begun");
+    let upload = store.start(&key, None).await.expect("begun");
     put_part(&store, &key, &upload, 1, b"one").await;
-    let parts = store.parts(&key, &upload).await.expect("listed");
-    let other = store.begin(&key, None).await.expect("begun");
+    let parts = store.list_parts(&key, &upload).await.expect("listed");
+    let other = store.start(&key, None).await.expect("begun");
     put_part(&store, &key, &other, 2, b"two").await;
-    let theirs = store.parts(&key, &other).await.expect("listed");
+    let theirs = store.list_parts(&key, &other).await.expect("listed");
     let missing = Part { number: 2, size: 3, etag: parts[0].etag.clone() };
     let resized = Part { size: 4, ..parts[0].clone() };
     for wrong in [&[parts[0].clone(), missing][..], &[resized], &theirs] {
-        let error = store.join(&key, &upload, None, wrong).await.expect_err("a part is gone");
+        let error = store.complete(&key, &upload, None, wrong).await.expect_err("a part is gone");
         assert!(matches!(error, BlobError::NotFound), "{error}");
     }
-    let error = store.join(&key, &upload, None, &[]).await.expect_err("nothing to join");
+    let error = store.complete(&key, &upload, None, &[]).await.expect_err("nothing to join");
     assert!(matches!(error, BlobError::Refused(_)), "{error}");
     for unknown in ["", "stray", "0000000000000123456789"] {
-        assert!(matches!(store.parts(&key, unknown).await, Err(BlobError::NotFound)), "{unknown}");
-        assert!(matches!(store.join(&key, unknown, None, &parts).await, Err(BlobError::NotFound)));
+        assert!(matches!(store.list_parts(&key, unknown).await, Err(BlobError::NotFound)), "{unknown}");
+        assert!(matches!(store.complete(&key, unknown, None, &parts).await, Err(BlobError::NotFound)));
     }
     assert!(matches!(store.head(&key, None).await, Err(BlobError::NotFound)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_abandoned_is_gone_and_what_is_joined_stays() {
+async fn an_aborted_upload_is_removed_and_a_completed_one_stays() {
     let store = store().await;
     let given_up = key("uploads/t/u/a");
-    let upload = store.begin(&given_up, None).await.expect("begun");
+    let upload = store.start(&given_up, None).await.expect("begun");
     put_part(&store, &given_up, &upload, 1, b"bytes").await;
-    store.abandon(&given_up).await.expect("abandoned");
-    assert!(matches!(store.parts(&given_up, &upload).await, Err(BlobError::NotFound)));
+    store.abort_all(&given_up).await.expect("abandoned");
+    assert!(matches!(store.list_parts(&given_up, &upload).await, Err(BlobError::NotFound)));
     assert!(matches!(store.head(&given_up, None).await, Err(BlobError::NotFound)));
-    store.abandon(&given_up).await.expect("none is as good as ended");
-    store.abandon_one(&given_up, &upload).await.expect("none is as good as ended");
+    store.abort_all(&given_up).await.expect("none is as good as ended");
+    store.abort(&given_up, &upload).await.expect("none is as good as ended");
     assert_eq!(unfinished(&store, "").await, []);
 
     // A part that comes after the end is seen, and can be swept away too.
     put_part(&store, &given_up, &upload, 2, b"late").await;
-    assert!(matches!(store.parts(&given_up, &upload).await, Err(BlobError::NotFound)));
+    assert!(matches!(store.list_parts(&given_up, &upload).await, Err(BlobError::NotFound)));
     let late = unfinished(&store, "uploads/").await;
     assert_eq!(late.iter().map(|late| late.key.as_str()).collect::<Vec<_>>(), [given_up.as_str()]);
-    store.abandon_one(&given_up, &late[0].upload_id).await.expect("swept");
+    store.abort(&given_up, &late[0].upload_id).await.expect("swept");
     assert_eq!(unfinished(&store, "").await, []);
 
     let whole = key("uploads/t/u/b");
@@ -349,14 +354,14 @@ async fn what_is_abandoned_is_gone_and_what_is_joined_stays() {
     store.put(&empty, Bytes::new(), WriteMode::CreateOnly).await.expect("put");
     for kept in [&whole, &empty] {
         let before = store.head(kept, None).await.expect("present");
-        store.abandon(kept).await.expect("nothing to do");
-        let upload = store.begin(kept, None).await.expect("begun");
-        store.abandon_one(kept, &upload).await.expect("not at the object's cost");
-        assert!(matches!(store.parts(kept, &upload).await, Err(BlobError::NotFound)));
-        let upload = store.begin(kept, None).await.expect("begun");
+        store.abort_all(kept).await.expect("nothing to do");
+        let upload = store.start(kept, None).await.expect("begun");
+        store.abort(kept, &upload).await.expect("not at the object's cost");
+        assert!(matches!(store.list_parts(kept, &upload).await, Err(BlobError::NotFound)));
+        let upload = store.start(kept, None).await.expect("begun");
         put_part(&store, kept, &upload, 1, b"bytes").await;
-        store.abandon(kept).await.expect("not at the object's cost");
-        assert!(matches!(store.parts(kept, &upload).await, Err(BlobError::NotFound)));
+        store.abort_all(kept).await.expect("not at the object's cost");
+        assert!(matches!(store.list_parts(kept, &upload).await, Err(BlobError::NotFound)));
         assert_eq!(unfinished(&store, kept.as_str()).await, []);
         assert_eq!(store.head(kept, None).await.expect("present"), before);
     }
@@ -365,11 +370,11 @@ async fn what_is_abandoned_is_gone_and_what_is_joined_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_upload_of_two_is_abandoned() {
+async fn one_of_two_uploads_is_aborted() {
     let store = store().await;
     let key = key("uploads/t/u/f");
-    let one = store.begin(&key, None).await.expect("begun");
-    let two = store.begin(&key, None).await.expect("begun");
+    let one = store.start(&key, None).await.expect("begun");
+    let two = store.start(&key, None).await.expect("begun");
     put_part(&store, &key, &one, 1, b"of the first").await;
     put_part(&store, &key, &two, 1, b"of the second").await;
     let mut ids: Vec<String> =
@@ -378,10 +383,10 @@ async fn one_upload_of_two_is_abandoned() {
     ids.sort();
     both.sort();
     assert_eq!(ids, both);
-    store.abandon_one(&key, &one).await.expect("abandoned");
-    assert!(matches!(store.parts(&key, &one).await, Err(BlobError::NotFound)));
-    let parts = store.parts(&key, &two).await.expect("goes on");
-    store.join(&key, &two, None, &parts).await.expect("joined");
+    store.abort(&key, &one).await.expect("abandoned");
+    assert!(matches!(store.list_parts(&key, &one).await, Err(BlobError::NotFound)));
+    let parts = store.list_parts(&key, &two).await.expect("goes on");
+    store.complete(&key, &two, None, &parts).await.expect("joined");
     assert_eq!(read(&store, &key).await, b"of the second");
     assert_eq!(unfinished(&store, "").await, []);
 }
@@ -393,10 +398,10 @@ async fn unfinished_uploads_are_listed_with_their_time() {
     let store = Arc::new(AzureStore::connect(&options).expect("connected"));
     let neighbour =
         AzureStore::connect(&AzureOptions { prefix: String::new(), ..options }).expect("connected");
-    neighbour.begin(&key("wharfuploads/t/u/f"), None).await.expect("begun");
+    neighbour.start(&key("wharfuploads/t/u/f"), None).await.expect("begun");
     let keys = ["uploads/t/u/b", "uploads/t/u/a", "uploads/t2/u/f", "derived/f"].map(key);
     for key in &keys {
-        store.begin(key, None).await.expect("begun");
+        store.start(key, None).await.expect("begun");
     }
     let done = key("uploads/t/u/done");
     store.put(&done, Bytes::new(), WriteMode::CreateOnly).await.expect("put");
@@ -404,20 +409,23 @@ async fn unfinished_uploads_are_listed_with_their_time() {
     let names: Vec<&str> = found.iter().map(|unfinished| unfinished.key.as_str()).collect();
     assert_eq!(names, ["uploads/t/u/a", "uploads/t/u/b"]);
     let year_2020 = 1_577_836_800_000;
-    assert!(found.iter().all(|unfinished| unfinished.begun_at.is_some_and(|at| at > year_2020)), "{found:?}");
+    assert!(
+        found.iter().all(|unfinished| unfinished.started_at.is_some_and(|at| at > year_2020)),
+        "{found:?}"
+    );
     assert_eq!(unfinished(&store, "").await.len(), 4, "and none of the neighbour's");
     delete(&store, &done).await;
 }
 
 /// Azure has no permit for one block alone. What comes of it is seen by whoever has pinned the ETag.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_may_put_a_part_can_change_the_object_but_not_unseen() {
+async fn a_part_url_can_change_the_object_but_the_pinned_etag_shows_it() {
     let store = store().await;
     let key = key("uploads/t/u/f");
-    let upload = store.begin(&key, None).await.expect("begun");
+    let upload = store.start(&key, None).await.expect("begun");
     put_part(&store, &key, &upload, 1, b"right").await;
-    let parts = store.parts(&key, &upload).await.expect("listed");
-    store.join(&key, &upload, None, &parts).await.expect("joined");
+    let parts = store.list_parts(&key, &upload).await.expect("listed");
+    store.complete(&key, &upload, None, &parts).await.expect("joined");
     let pinned = store.head(&key, None).await.expect("present").etag;
 
     let part = PartGrant { key: key.clone(), upload_id: upload, number: 1, size: 5, lifetime: LIFETIME };
@@ -435,9 +443,9 @@ async fn whoever_may_put_a_part_can_change_the_object_but_not_unseen() {
     let mark = ("x-ms-meta-wharfinger".to_owned(), "abandoned".to_owned());
     let sweeper = [block_blob[0].clone(), mark];
     assert_eq!(send_to(Method::PUT, &url, &sweeper, b"not empty").await, 201);
-    store.abandon(&key).await.expect("nothing to do");
+    store.abort_all(&key).await.expect("nothing to do");
     assert_eq!(read(&store, &key).await, b"not empty");
     assert_eq!(send_to(Method::PUT, &url, &sweeper, b"").await, 201);
-    store.abandon(&key).await.expect("swept");
+    store.abort_all(&key).await.expect("swept");
     assert!(matches!(store.head(&key, None).await, Err(BlobError::NotFound)));
 }

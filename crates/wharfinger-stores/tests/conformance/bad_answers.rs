@@ -10,12 +10,12 @@ use bytes::Bytes;
 use futures::TryStreamExt as _;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::s3::{S3Options, S3Store};
-use wharfinger_stores::{BlobError, BlobStore as _, PartGrant, PartStore as _, PutGrant, WriteMode};
+use wharfinger_stores::{BlobError, BlobStore as _, MultipartStore as _, PartGrant, PutGrant, WriteMode};
 
 use super::bad_stores::every_call;
 use harness::scripted::{Asked, Scripted, says};
 
-use super::fixture::{LIFE, key, pin, put_signed, strict_options};
+use super::fixture::{LIFETIME, key, pin, put_signed, strict_options};
 use super::scripted_s3::{error, options_of, relayed, store, xml};
 use super::sending::Client;
 
@@ -23,7 +23,7 @@ const PAGE: &str = "<!DOCTYPE html><html><body>Welcome to the proxy<br></body></
 
 /// A proxy's page, a router's login, a wrong port: whatever the status, it says nothing about objects.
 #[tokio::test]
-async fn a_web_page_says_nothing_about_objects() {
+async fn a_web_page_is_not_taken_for_an_answer() {
     for (status, words) in [(200, "AWS_ENDPOINT_URL"), (404, "AWS_ENDPOINT_URL")] {
         let server = Scripted::start(move |_, _| says(status, "text/html", PAGE));
         let store = store(&server).await;
@@ -60,7 +60,7 @@ async fn listed(store: &S3Store) -> Result<Vec<String>, BlobError> {
 }
 
 #[tokio::test]
-async fn a_store_that_is_busy_for_a_while_is_asked_again() {
+async fn a_busy_store_is_retried() {
     let server = Scripted::start(|_, before| match before {
         0 | 1 => error(503, "SlowDown"),
         _ => xml(200, &listing(&["a", "b"], "")),
@@ -96,7 +96,7 @@ async fn a_listing_out_of_order_is_an_error() {
 
 /// What is left out would be taken for absent, uploads for ended and versions for deleted.
 #[tokio::test]
-async fn a_listing_that_breaks_off_is_an_error() {
+async fn a_truncated_listing_without_a_marker_is_an_error() {
     let cut = "<IsTruncated>true</IsTruncated>";
     let server = Scripted::start(move |asked, _| {
         let versioning = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
@@ -123,15 +123,15 @@ async fn a_listing_that_breaks_off_is_an_error() {
     let key = key("uploads/t/u/f");
     // It ends early, but has learned that versions are kept.
     store.probe().await.expect_err("no more is scripted");
-    assert!(store.caps().versioned);
+    assert!(store.capabilities().versioned);
     let [Err(deleted)] = &store.delete_many(std::slice::from_ref(&key)).await[..] else {
         panic!("versions that nobody named are not deleted");
     };
     for (call, outcome) in [
         ("list", listed(&store).await.map(drop)),
-        ("parts", store.parts(&key, "x").await.map(drop)),
-        ("unfinished", store.unfinished("").try_collect::<Vec<_>>().await.map(drop)),
-        ("abandon", store.abandon(&key).await),
+        ("parts", store.list_parts(&key, "x").await.map(drop)),
+        ("unfinished", store.list_unfinished("").try_collect::<Vec<_>>().await.map(drop)),
+        ("abandon", store.abort_all(&key).await),
         ("delete", Err(deleted.clone())),
     ] {
         let error = outcome.expect_err(call);
@@ -151,7 +151,7 @@ fn deleted(names: &[&str], errors: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_delete_that_succeeds_can_hold_errors() {
+async fn a_successful_bulk_delete_can_contain_errors() {
     let server = Scripted::start(|_, _| {
         let error = |name: &str, code: &str| {
             format!("<Error><Key>uploads/t/u/{name}</Key><Code>{code}</Code><Message>No.</Message></Error>")
@@ -166,7 +166,7 @@ async fn a_delete_that_succeeds_can_hold_errors() {
 }
 
 #[tokio::test]
-async fn a_key_that_a_delete_passes_over_is_not_deleted() {
+async fn a_key_missing_in_the_answer_is_not_deleted() {
     let server = Scripted::start(|_, _| deleted(&["a", "c"], ""));
     let outcomes = store(&server).await.delete_many(&three()).await;
     let [Ok(()), Err(BlobError::Unavailable(why)), Ok(())] = &outcomes[..] else { panic!("{outcomes:?}") };
@@ -193,7 +193,7 @@ async fn a_store_without_bulk_delete_deletes_one_by_one() {
 
 /// Less than was announced, and then the end.
 #[tokio::test]
-async fn a_body_that_is_cut_short_is_no_short_object() {
+async fn a_truncated_body_is_an_error() {
     let server = Scripted::start(|_, _| {
         b"HTTP/1.1 200 OK\r\netag: \"x\"\r\ncontent-length: 100\r\nconnection: close\r\n\r\nonly so much"
             .to_vec()
@@ -206,7 +206,7 @@ async fn a_body_that_is_cut_short_is_no_short_object() {
 
 /// A store that cannot be bound to create only is asked first, and what it does not answer is no "absent".
 #[tokio::test]
-async fn nothing_is_put_where_nobody_could_look() {
+async fn nothing_is_created_without_a_check_for_an_existing_object() {
     let server = Scripted::start(|asked, _| match asked.method.as_str() {
         "PUT" => b"HTTP/1.1 200 OK\r\netag: \"x\"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec(),
         _ => b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec(),
@@ -219,14 +219,14 @@ async fn nothing_is_put_where_nobody_could_look() {
 
 /// The call is repeated, and finds in its way what it made itself: whoever is told so has to look whose it is.
 #[tokio::test]
-async fn a_new_object_whose_answer_is_lost_was_made() {
+async fn an_object_is_created_although_the_answer_is_lost() {
     let lost_before = AtomicBool::new(false);
     let (_server, store, direct) = losing(move |asked, _| {
         asked.method == "PUT" && asked.path.contains("/uploads/") && !lost_before.swap(true, Ordering::SeqCst)
     })
     .await;
     store.probe().await.expect("a store that can be used");
-    assert!(store.caps().create_only);
+    assert!(store.capabilities().create_only);
     let key = key("uploads/t/u/f");
     let put = store.put(&key, Bytes::from_static(b"four"), WriteMode::CreateOnly).await;
     assert!(matches!(put, Err(BlobError::Changed)), "{put:?}");
@@ -260,20 +260,25 @@ async fn a_put_whose_answer_is_lost_is_unknown() {
 
 /// The call is repeated, and then there is no upload any more: whoever joins has to look for the object.
 #[tokio::test]
-async fn a_join_whose_answer_is_lost_has_made_the_object() {
+async fn an_upload_is_completed_although_the_answer_is_lost() {
     for lost_always in [true, false] {
         let (_server, store, direct) = losing(move |asked, before| {
             asked.method == "POST" && asked.path.contains("uploadId") && (lost_always || before == 0)
         })
         .await;
         let key = key("uploads/t/u/f");
-        let upload_id = direct.begin(&key, None).await.expect("begun");
-        let grant =
-            PartGrant { key: key.clone(), upload_id: upload_id.clone(), number: 1, size: 4, life: LIFE };
+        let upload_id = direct.start(&key, None).await.expect("begun");
+        let grant = PartGrant {
+            key: key.clone(),
+            upload_id: upload_id.clone(),
+            number: 1,
+            size: 4,
+            lifetime: LIFETIME,
+        };
         let signed = direct.sign_part(&grant).await.expect("signed");
         assert!(Client::new().send(&signed, b"four").await.accepted());
-        let parts = direct.parts(&key, &upload_id).await.expect("listed");
-        let error = store.join(&key, &upload_id, None, &parts).await.expect_err("no answer");
+        let parts = direct.list_parts(&key, &upload_id).await.expect("listed");
+        let error = store.complete(&key, &upload_id, None, &parts).await.expect_err("no answer");
         match lost_always {
             true => assert!(error.is_retryable(), "{error}"),
             false => assert!(matches!(error, BlobError::NotFound), "{error}"),
@@ -303,7 +308,8 @@ async fn urls_are_dated_by_the_clock_of_the_store() {
     assert!(off_by < 60_000, "{probed:?}");
 
     let key = key("uploads/t/u/f");
-    let grant = PutGrant { key: key.clone(), size: 4, content_type: None, checksum_sha256: None, life: LIFE };
+    let grant =
+        PutGrant { key: key.clone(), size: 4, content_type: None, checksum_sha256: None, lifetime: LIFETIME };
     let signed = store.sign_put(&grant).await.expect("signed");
     let date = signed.url.split("X-Amz-Date=").nth(1).and_then(|rest| rest.get(..16)).expect("a date");
     let (day, time) = date.split_once('T').expect("a day and a time");

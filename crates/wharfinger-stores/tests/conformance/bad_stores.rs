@@ -5,7 +5,7 @@ use bytes::Bytes;
 use futures::TryStreamExt as _;
 use harness::radosgw::{self, Radosgw, Rights};
 use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
-use wharfinger_stores::{BlobError, BlobStore as _, Part, PartStore as _, WriteMode};
+use wharfinger_stores::{BlobError, BlobStore as _, MultipartStore as _, Part, WriteMode};
 
 use super::fixture::{ceph_options, key, pin, strict_options};
 
@@ -28,12 +28,12 @@ pub(super) async fn every_call(store: &S3Store) -> Vec<(&'static str, BlobError)
     for outcome in store.delete_many(&[key.clone(), key.clone()]).await {
         told("delete", outcome);
     }
-    told("begin", store.begin(&key, None).await.map(drop));
-    told("parts", store.parts(&key, "upload").await.map(drop));
+    told("begin", store.start(&key, None).await.map(drop));
+    told("parts", store.list_parts(&key, "upload").await.map(drop));
     let part = Part { number: 1, size: 1, etag: "etag".into() };
-    told("join", store.join(&key, "upload", None, &[part]).await);
-    told("abandon", store.abandon(&key).await);
-    told("unfinished", store.unfinished("").try_collect::<Vec<_>>().await.map(drop));
+    told("join", store.complete(&key, "upload", None, &[part]).await);
+    told("abandon", store.abort_all(&key).await);
+    told("unfinished", store.list_unfinished("").try_collect::<Vec<_>>().await.map(drop));
     said
 }
 
@@ -51,7 +51,7 @@ fn with_keys(options: &S3Options, access_key: &str, secret_key: &str) -> S3Optio
 
 /// Everything would look absent there, and every object like one that can be forgotten.
 #[tokio::test]
-async fn nothing_is_absent_from_a_bucket_that_is_not_there() {
+async fn a_missing_bucket_is_refused_and_nothing_is_absent() {
     for options in [ceph_options(), strict_options()] {
         let store = connected(&S3Options { bucket: "no-such-bucket".into(), ..options }).await;
         for (call, error) in every_call(&store).await {
@@ -63,7 +63,7 @@ async fn nothing_is_absent_from_a_bucket_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn wrong_keys_are_told() {
+async fn wrong_credentials_are_reported() {
     for options in [ceph_options(), strict_options()] {
         let right = options.credentials.clone().expect("given").access_key;
         for (access_key, code) in
@@ -83,7 +83,7 @@ async fn wrong_keys_are_told() {
 }
 
 #[tokio::test]
-async fn a_wrong_region_is_told() {
+async fn a_wrong_region_is_reported() {
     let options = S3Options { region: Some("us-west-2".into()), ..strict_options() };
     let error = connected(&options).await.check().await.expect_err("another region");
     let text = error.to_string();
@@ -124,7 +124,7 @@ fn restricted(rights: Rights, own_bucket: bool) -> (S3Options, S3Options) {
 }
 
 #[tokio::test]
-async fn keys_that_may_only_read() {
+async fn credentials_without_write_permission_are_reported() {
     let (owner, reader) = restricted(Rights::ReadOnly, false);
     let (owner, reader) = (connected(&owner).await, connected(&reader).await);
     let key = key("uploads/t/u/f");
@@ -140,7 +140,7 @@ async fn keys_that_may_only_read() {
 }
 
 #[tokio::test]
-async fn keys_that_may_neither_list_nor_read() {
+async fn credentials_without_read_permission_are_reported() {
     let (owner, writer) = restricted(Rights::WriteOnly, false);
     let (owner, writer) = (connected(&owner).await, connected(&writer).await);
     let key = key("uploads/t/u/f");
@@ -156,7 +156,7 @@ async fn keys_that_may_neither_list_nor_read() {
 }
 
 #[tokio::test]
-async fn keys_that_may_not_delete() {
+async fn credentials_without_delete_permission_are_reported() {
     let (_, owner) = restricted(Rights::WithoutDelete, true);
     let owner = connected(&owner).await;
     let key = key("uploads/t/u/f");
@@ -169,7 +169,7 @@ async fn keys_that_may_not_delete() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_not_there_may_come_back() {
+async fn an_unreachable_store_is_retryable() {
     let endpoint = Some("http://127.0.0.1:1".to_owned());
     let store = connected(&S3Options { endpoint, ..strict_options() }).await;
     let error = store.check().await.expect_err("nobody is there");

@@ -33,11 +33,11 @@ async fn a_fault_never_hides_an_object() {
             let made = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
             let placed = disk.store.head(&key, None).await.is_ok();
             assert_eq!(placed, n == 3 && made, "{place}");
-            let at_once = disk.store.left_behind(Duration::from_secs(3_600)).await.expect("looked");
+            let at_once = disk.store.leftover_uploads(Duration::from_secs(3_600)).await.expect("looked");
             assert_eq!(at_once.len(), usize::from(placed), "{place}");
             // What is not in place is found once it has been quiet, and then nothing is left.
-            for left in disk.store.left_behind(Duration::ZERO).await.expect("looked") {
-                disk.store.clear(left, Some(&key), false).await.expect("cleared");
+            for left in disk.store.leftover_uploads(Duration::ZERO).await.expect("looked") {
+                disk.store.clean_up(left, Some(&key), false).await.expect("cleared");
             }
             assert_eq!(disk.on_the_way(), Vec::<String>::new(), "{place}");
             assert!(matches!(disk.store.head(&key, None).await, Err(BlobError::NotFound)), "{place}");
@@ -46,7 +46,7 @@ async fn a_fault_never_hides_an_object() {
 }
 
 #[tokio::test]
-async fn a_plan_hits_one_key_of_a_delete() {
+async fn a_plan_fails_one_key_of_a_delete() {
     for fault in Fault::ALL {
         let disk = DiskFixture::new();
         let mut keys = Vec::new();
@@ -75,7 +75,7 @@ async fn a_plan_without_faults_changes_nothing() {
     let key = disk.put("uploads/t/u/f", b"four").await;
     let faulty: Arc<dyn BlobStore> = Arc::new(FaultyBlobs::new(disk.store.clone(), Faults::none()));
     assert_eq!(faulty.kind(), disk.store.kind());
-    assert_eq!(faulty.caps(), disk.store.caps());
+    assert_eq!(faulty.capabilities(), disk.store.capabilities());
     faulty.check().await.expect("it works");
     let meta = faulty.head(&key, None).await.expect("present");
     assert_eq!(meta, disk.store.head(&key, None).await.expect("present"));

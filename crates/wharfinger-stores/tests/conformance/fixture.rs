@@ -15,7 +15,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore};
 use wharfinger_stores::disk::{DiskStore, IncomingError, Received, SigningKey};
 use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
-use wharfinger_stores::{BlobStore, PutGrant, UrlLife, WriteMode};
+use wharfinger_stores::{BlobStore, PutGrant, UrlLifetime, WriteMode};
 
 use super::sending::Client;
 
@@ -181,12 +181,13 @@ pub(super) fn keep_versions(bucket: &str) {
     assert_eq!(answer.expect("answered").status, 200);
 }
 
-pub(super) const LIFE: UrlLife = UrlLife { signed_at: 0, expires_at: 3_600_000 };
+pub(super) const LIFETIME: UrlLifetime = UrlLifetime { signed_at: 0, expires_at: 3_600_000 };
 
 /// Brings bytes by a URL that was signed for them; the answer's status.
 pub(super) async fn put_signed(client: &Client, store: &dyn BlobStore, key: &ObjectKey, bytes: &[u8]) -> u16 {
     let size = bytes.len() as u64;
-    let grant = PutGrant { key: key.clone(), size, content_type: None, checksum_sha256: None, life: LIFE };
+    let grant =
+        PutGrant { key: key.clone(), size, content_type: None, checksum_sha256: None, lifetime: LIFETIME };
     let signed = store.sign_put(&grant).await.expect("signed");
     client.send(&signed, bytes).await.status
 }

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use futures::TryStreamExt as _;
 use sha2::{Digest as _, Sha256};
-use wharfinger_stores::{BlobError, GetGrant, Listed, PutGrant, SignedRequest, UrlLife};
+use wharfinger_stores::{BlobError, GetGrant, ListedObject, PutGrant, SignedRequest, UrlLifetime};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::sending::{Client, extended, tampered, with_header};
-use super::fixture::{LIFE, StoreFixture, key};
+use super::fixture::{LIFETIME, StoreFixture, key};
 
 const BYTES: &[u8] = b"granted bytes";
 const TYPE: &str = "text/plain; charset=utf-8";
@@ -22,7 +22,7 @@ fn put_grant(key: &ObjectKey) -> PutGrant {
         size: BYTES.len() as u64,
         content_type: Some(TYPE.into()),
         checksum_sha256: Some(sum),
-        life: LIFE,
+        lifetime: LIFETIME,
     }
 }
 
@@ -38,7 +38,7 @@ async fn get_grant(fixture: &StoreFixture, key: &ObjectKey) -> GetGrant {
         pin: Pin { etag: meta.etag, version_id: meta.version_id },
         content_type: Some("image/svg+xml".into()),
         file_name: "Übersicht & Plan 100%=?#.pdf".into(),
-        life: LIFE,
+        lifetime: LIFETIME,
     }
 }
 
@@ -47,7 +47,7 @@ async fn sign(fixture: &StoreFixture, grant: &PutGrant) -> SignedRequest {
 }
 
 async fn all_keys(fixture: &StoreFixture) -> Vec<String> {
-    let listed: Vec<Listed> = fixture.store.list("", None).try_collect().await.expect("listed");
+    let listed: Vec<ListedObject> = fixture.store.list("", None).try_collect().await.expect("listed");
     listed.into_iter().map(|listed| listed.key).collect()
 }
 
@@ -64,7 +64,7 @@ async fn delete(fixture: &StoreFixture, key: &ObjectKey) {
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
 }
 
-pub(super) async fn a_granted_upload_lands(fixture: &StoreFixture) {
+pub(super) async fn a_signed_upload_is_stored(fixture: &StoreFixture) {
     let client = Client::new();
     for (name, grant) in [("full", put_grant as fn(&ObjectKey) -> PutGrant), ("plain", plain_grant)] {
         let key = key(&format!("uploads/h%C3%A4fen/ada/{name}"));
@@ -80,7 +80,7 @@ pub(super) async fn a_granted_upload_lands(fixture: &StoreFixture) {
     assert_eq!(fixture.store.head(&empty, None).await.expect("present").size, 0);
 }
 
-pub(super) async fn an_upload_url_is_good_for_nothing_else(fixture: &StoreFixture) {
+pub(super) async fn an_upload_url_permits_only_the_signed_request(fixture: &StoreFixture) {
     let client = Client::new();
     let key = key("uploads/t/u/granted");
     let signed = sign(fixture, &put_grant(&key)).await;
@@ -100,16 +100,16 @@ pub(super) async fn an_upload_url_is_good_for_nothing_else(fixture: &StoreFixtur
     assert!(client.send(&signed, BYTES).await.accepted(), "the true one was good all the time");
 }
 
-pub(super) async fn the_headers_of_a_grant_must_come(fixture: &StoreFixture) {
+pub(super) async fn the_signed_headers_are_required(fixture: &StoreFixture) {
     let client = Client::new();
     let key = key("uploads/t/u/granted");
     let signed = sign(fixture, &put_grant(&key)).await;
-    let caps = fixture.store.caps();
+    let caps = fixture.store.capabilities();
     let named = |name: &str| signed.headers.iter().any(|(header, _)| header == name);
     assert!(named("content-type"));
     for (name, value) in &signed.headers {
         let bound = match name.as_str() {
-            "content-type" => caps.binds_content_type,
+            "content-type" => caps.enforces_content_type,
             _ => fixture.signs_every_parameter(),
         };
         if !bound {
@@ -124,10 +124,10 @@ pub(super) async fn the_headers_of_a_grant_must_come(fixture: &StoreFixture) {
     assert!(client.send(&signed, BYTES).await.accepted());
 }
 
-pub(super) async fn what_the_caps_say_is_enforced_and_nothing_else_is(fixture: &StoreFixture) {
+pub(super) async fn exactly_the_reported_capabilities_are_enforced(fixture: &StoreFixture) {
     let client = Client::new();
     let key = key("uploads/t/u/granted");
-    let caps = fixture.store.caps();
+    let caps = fixture.store.capabilities();
     let typed = PutGrant { content_type: Some(TYPE.into()), ..plain_grant(&key) };
     let summed = PutGrant { checksum_sha256: put_grant(&key).checksum_sha256, ..plain_grant(&key) };
     let html = |signed: SignedRequest| with_header(&signed, "content-type", Some("text/html"));
@@ -135,11 +135,11 @@ pub(super) async fn what_the_caps_say_is_enforced_and_nothing_else_is(fixture: &
     let other = b"granted bytez";
     type Change = dyn Fn(SignedRequest) -> SignedRequest;
     let cases: [(&str, PutGrant, &Change, &[u8], bool); 5] = [
-        ("longer", plain_grant(&key), &same, b"granted bytes and more", caps.binds_size),
-        ("shorter", plain_grant(&key), &same, b"granted", caps.binds_size),
-        ("nothing", plain_grant(&key), &same, b"", caps.binds_size),
-        ("another type", typed, &html, BYTES, caps.binds_content_type),
-        ("another checksum", summed, &same, other, caps.binds_checksum),
+        ("longer", plain_grant(&key), &same, b"granted bytes and more", caps.enforces_size),
+        ("shorter", plain_grant(&key), &same, b"granted", caps.enforces_size),
+        ("nothing", plain_grant(&key), &same, b"", caps.enforces_size),
+        ("another type", typed, &html, BYTES, caps.enforces_content_type),
+        ("another checksum", summed, &same, other, caps.enforces_checksum),
     ];
     for (what, grant, change, body, enforced) in cases {
         let answer = client.send(&change(sign(fixture, &grant).await), body).await;
@@ -156,14 +156,14 @@ pub(super) async fn what_the_caps_say_is_enforced_and_nothing_else_is(fixture: &
 }
 
 /// A URL cannot be revoked: what is deleted can be put again until it expires, and the cleanup has to wait.
-pub(super) async fn an_upload_url_used_again(fixture: &StoreFixture) {
+pub(super) async fn an_upload_url_can_be_used_again_after_a_delete(fixture: &StoreFixture) {
     let client = Client::new();
     let key = key("uploads/t/u/granted");
     let signed = sign(fixture, &plain_grant(&key)).await;
     assert!(client.send(&signed, BYTES).await.accepted());
     let other = b"granted bytez";
     let answer = client.send(&signed, other).await;
-    if fixture.store.caps().create_only {
+    if fixture.store.capabilities().create_only {
         assert!(answer.refused(), "{}", answer.status);
         assert_eq!(bytes_of(fixture, &key).await, BYTES);
     } else {
@@ -194,19 +194,19 @@ async fn until_refused(fixture: &StoreFixture, signed: &SignedRequest, body: &[u
 }
 
 pub(super) async fn urls_expire(fixture: &StoreFixture) {
-    let life = UrlLife { signed_at: 0, expires_at: 1_000 };
+    let lifetime = UrlLifetime { signed_at: 0, expires_at: 1_000 };
     let key = key("uploads/t/u/granted");
-    let put = sign(fixture, &PutGrant { life, ..plain_grant(&key) }).await;
+    let put = sign(fixture, &PutGrant { lifetime, ..plain_grant(&key) }).await;
     until_refused(fixture, &put, BYTES, Some(&key)).await;
     assert_eq!(all_keys(fixture).await, Vec::<String>::new());
 
     let kept = fixture.put("uploads/t/u/kept", BYTES).await;
-    let grant = GetGrant { life, ..get_grant(fixture, &kept).await };
+    let grant = GetGrant { lifetime, ..get_grant(fixture, &kept).await };
     let get = fixture.store.sign_get(&grant).await.expect("signed");
     until_refused(fixture, &get, b"", None).await;
 }
 
-pub(super) async fn a_granted_download_is_the_object(fixture: &StoreFixture) {
+pub(super) async fn a_signed_download_returns_the_object(fixture: &StoreFixture) {
     let client = Client::new();
     let key = fixture.put("uploads/h%C3%A4fen/ada/f", BYTES).await;
     let grant = get_grant(fixture, &key).await;
@@ -222,7 +222,7 @@ pub(super) async fn a_granted_download_is_the_object(fixture: &StoreFixture) {
     );
 }
 
-pub(super) async fn a_download_url_is_good_for_nothing_else(fixture: &StoreFixture) {
+pub(super) async fn a_download_url_permits_only_the_signed_request(fixture: &StoreFixture) {
     let client = Client::new();
     let key = fixture.put("uploads/t/u/granted", BYTES).await;
     // Beside it lies what a changed path could find.

@@ -18,7 +18,7 @@ fn nothing_is_left(disk: &DiskFixture) {
 }
 
 #[tokio::test]
-async fn bytes_come_to_their_place() {
+async fn an_upload_is_put_in_place() {
     let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
     let mut incoming =
@@ -40,7 +40,7 @@ async fn bytes_come_to_their_place() {
 }
 
 #[tokio::test]
-async fn nothing_but_the_announced_length_lands() {
+async fn only_the_announced_length_is_stored() {
     let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
     let mut incoming = disk.store.receive(file_id(), &key, 5, None).await.expect("begun");
@@ -61,7 +61,7 @@ async fn nothing_but_the_announced_length_lands() {
 }
 
 #[tokio::test]
-async fn nothing_but_the_announced_bytes_land() {
+async fn a_wrong_checksum_is_refused() {
     let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
     let mut incoming = disk.store.receive(file_id(), &key, 5, Some(sha256(b"12345"))).await.expect("begun");
@@ -72,7 +72,7 @@ async fn nothing_but_the_announced_bytes_land() {
 }
 
 #[tokio::test]
-async fn an_upload_that_breaks_off_leaves_nothing() {
+async fn an_interrupted_upload_leaves_nothing() {
     let disk = DiskFixture::new();
     let mut incoming = disk.store.receive(file_id(), &key("uploads/t/u/f"), 5, None).await.expect("begun");
     incoming.write(b"123").await.expect("written");
@@ -82,7 +82,7 @@ async fn an_upload_that_breaks_off_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_there_is_never_replaced() {
+async fn an_existing_object_is_never_replaced() {
     let disk = DiskFixture::new();
     let key = disk.put("uploads/t/u/f", b"first").await;
     let before = disk.store.head(&key, None).await.expect("in place");
@@ -94,7 +94,7 @@ async fn what_is_there_is_never_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_many_uploads_of_a_key_lands() {
+async fn only_one_of_many_uploads_of_a_key_is_stored() {
     let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
     let uploads = (0..16u8).map(|n| {
@@ -119,7 +119,7 @@ async fn one_of_many_uploads_of_a_key_lands() {
 
 /// The file ended while its bytes were on their way.
 #[tokio::test]
-async fn what_came_too_late_is_withdrawn() {
+async fn a_late_upload_is_withdrawn() {
     let disk = DiskFixture::new();
     let late = key("uploads/t/u/late");
     let received = receive(&disk.store, &late, b"x").await.expect("landed");

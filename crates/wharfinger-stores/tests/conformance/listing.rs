@@ -1,15 +1,15 @@
 //! Listing: in the order of bytes, under any prefix, after any key. The scans merge this with the catalog.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use wharfinger_stores::{BlobStore, Listed};
+use wharfinger_stores::{BlobStore, ListedObject};
 
 use super::fixture::StoreFixture;
 
-async fn listed(store: &dyn BlobStore, prefix: &str, start_after: Option<&str>) -> Vec<Listed> {
+async fn listed(store: &dyn BlobStore, prefix: &str, start_after: Option<&str>) -> Vec<ListedObject> {
     store.list(prefix, start_after).try_collect().await.expect("listed")
 }
 
-fn keys(listed: Vec<Listed>) -> Vec<String> {
+fn keys(listed: Vec<ListedObject>) -> Vec<String> {
     listed.into_iter().map(|listed| listed.key).collect()
 }
 
@@ -21,7 +21,7 @@ pub(super) async fn an_empty_store_lists_nothing(fixture: &StoreFixture) {
 }
 
 /// The separator sorts between `-` and `0`, so a folder does not sort where its name alone would.
-pub(super) async fn keys_are_listed_in_the_order_of_their_bytes(fixture: &StoreFixture) {
+pub(super) async fn keys_are_listed_in_byte_order(fixture: &StoreFixture) {
     let mut all = [
         "derived/a",
         "uploads/A/z",
@@ -73,7 +73,7 @@ pub(super) async fn sizes_and_times_are_listed(fixture: &StoreFixture) {
     assert!(all[0].modified_at <= all[1].modified_at, "{all:?}");
 }
 
-pub(super) async fn a_listing_can_be_left_half_read(fixture: &StoreFixture) {
+pub(super) async fn a_listing_can_be_dropped_early(fixture: &StoreFixture) {
     fixture.put("uploads/t/u/a", b"1").await;
     fixture.put("uploads/t/u/b", b"2").await;
     let mut stream = fixture.store.list("uploads/", None);
@@ -83,7 +83,7 @@ pub(super) async fn a_listing_can_be_left_half_read(fixture: &StoreFixture) {
     assert_eq!(listed(&*fixture.store, "", None).await.len(), 2);
 }
 
-pub(super) async fn a_listing_of_many_pages_is_whole(fixture: &StoreFixture) {
+pub(super) async fn a_listing_of_many_pages_is_complete(fixture: &StoreFixture) {
     let count = fixture.keys_per_page + 50;
     let all: Vec<String> = (0..count).map(|n| format!("uploads/t/u/{:06}", (n * 7_919) % 1_000_000)).collect();
     stream::iter(&all).for_each_concurrent(16, |key| async { drop(fixture.put(key, b"").await) }).await;

@@ -9,14 +9,14 @@ mod disk_faults;
 mod fixture;
 mod foreign;
 mod incoming;
-mod left_behind;
+mod leftovers;
 mod long_folder;
-mod lost_disk;
 mod pruning;
 mod scripted_gcs;
 mod scripted_s3;
 mod sending;
 mod signing;
+mod unmounted_disk;
 mod versions;
 mod walking;
 
@@ -53,40 +53,40 @@ macro_rules! cases {
 cases! {
     every store {
         objects:
-            what_is_absent_is_not_found
-            an_object_is_measured
-            another_content_has_another_etag
-            bytes_are_read_whole_and_in_part
-            an_object_that_changed_is_not_read
-            every_key_is_taken_as_it_is
-            every_key_of_a_delete_is_answered
-            what_was_seen_is_deleted
+            an_absent_object_is_not_found
+            head_returns_size_etag_and_time
+            different_content_has_a_different_etag
+            ranges_of_bytes_are_read
+            a_changed_object_is_not_read
+            every_valid_key_is_stored_unchanged
+            a_delete_returns_one_outcome_per_key
+            an_unchanged_object_is_deleted
             a_full_batch_is_deleted
-            a_store_that_works_says_so;
+            the_check_of_a_working_store_succeeds;
         listing:
             an_empty_store_lists_nothing
-            keys_are_listed_in_the_order_of_their_bytes
-            a_listing_of_many_pages_is_whole
+            keys_are_listed_in_byte_order
+            a_listing_of_many_pages_is_complete
             sizes_and_times_are_listed
-            a_listing_can_be_left_half_read;
+            a_listing_can_be_dropped_early;
     }
     remote stores {
         grants:
-            a_granted_upload_lands
-            an_upload_url_is_good_for_nothing_else
-            the_headers_of_a_grant_must_come
-            what_the_caps_say_is_enforced_and_nothing_else_is
-            an_upload_url_used_again
+            a_signed_upload_is_stored
+            an_upload_url_permits_only_the_signed_request
+            the_signed_headers_are_required
+            exactly_the_reported_capabilities_are_enforced
+            an_upload_url_can_be_used_again_after_a_delete
             urls_expire
-            a_granted_download_is_the_object
-            a_download_url_is_good_for_nothing_else;
+            a_signed_download_returns_the_object
+            a_download_url_permits_only_the_signed_request;
         parts:
-            parts_sent_in_any_order_are_joined_in_theirs
-            a_part_of_another_length
-            a_part_url_is_good_for_nothing_else
-            a_part_that_is_not_there_is_not_joined
-            what_is_abandoned_leaves_nothing
-            one_upload_of_many_is_abandoned
+            parts_are_joined_in_the_order_of_their_numbers
+            a_part_of_wrong_length_is_refused_or_reported
+            a_part_url_permits_only_the_signed_request
+            an_upload_with_a_missing_part_is_not_completed
+            an_aborted_upload_leaves_nothing
+            one_of_several_uploads_is_aborted
             unfinished_uploads_are_listed_once_each;
     }
 }

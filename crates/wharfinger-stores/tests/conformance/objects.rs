@@ -1,7 +1,7 @@
 //! One object at a time: measuring, reading, deleting.
 
 use futures::TryStreamExt as _;
-use wharfinger_stores::{BlobError, BlobStore, Listed};
+use wharfinger_stores::{BlobError, BlobStore, ListedObject};
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::fixture::{StoreFixture, key, pin};
@@ -17,7 +17,7 @@ async fn read(
     Ok(chunks.concat())
 }
 
-pub(super) async fn what_is_absent_is_not_found(fixture: &StoreFixture) {
+pub(super) async fn an_absent_object_is_not_found(fixture: &StoreFixture) {
     let present = fixture.put("uploads/t/u/present", b"x").await;
     let etag = fixture.store.head(&present, None).await.expect("present").etag;
     for absent in ["uploads/t/u/absent", "uploads/t/u", "uploads/t/u/present/below", "uploads/t/u/presen"] {
@@ -29,20 +29,20 @@ pub(super) async fn what_is_absent_is_not_found(fixture: &StoreFixture) {
     }
 }
 
-pub(super) async fn an_object_is_measured(fixture: &StoreFixture) {
+pub(super) async fn head_returns_size_etag_and_time(fixture: &StoreFixture) {
     let full = fixture.put("uploads/t/u/full", b"twelve bytes").await;
     let empty = fixture.put("uploads/t/u/empty", b"").await;
     let meta = fixture.store.head(&full, None).await.expect("present");
     assert_eq!(meta.size, 12);
     assert!(!meta.etag.is_empty());
     assert_eq!(fixture.store.head(&full, None).await.expect("present"), meta, "the same bytes, the same answer");
-    let listed: Vec<Listed> = fixture.store.list("uploads/", None).try_collect().await.expect("listed");
+    let listed: Vec<ListedObject> = fixture.store.list("uploads/", None).try_collect().await.expect("listed");
     let listed = listed.iter().find(|one| one.key == full.as_str()).expect("listed").modified_at;
     assert_eq!(meta.modified_at.map(|at| at / 1_000), Some(listed / 1_000), "the same time, in seconds");
     assert_eq!(fixture.store.head(&empty, None).await.expect("present").size, 0);
 }
 
-pub(super) async fn another_content_has_another_etag(fixture: &StoreFixture) {
+pub(super) async fn different_content_has_a_different_etag(fixture: &StoreFixture) {
     let key = fixture.put("uploads/t/u/f", b"before").await;
     let before = fixture.store.head(&key, None).await.expect("present");
     assert!(matches!(fixture.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
@@ -52,7 +52,7 @@ pub(super) async fn another_content_has_another_etag(fixture: &StoreFixture) {
     assert_eq!(after.size, 10);
 }
 
-pub(super) async fn bytes_are_read_whole_and_in_part(fixture: &StoreFixture) {
+pub(super) async fn ranges_of_bytes_are_read(fixture: &StoreFixture) {
     // More than any store sends at once, and no two stretches alike.
     let bytes: Vec<u8> = (0..700_001u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let key = fixture.put("uploads/t/u/f", &bytes).await;
@@ -78,7 +78,7 @@ pub(super) async fn bytes_are_read_whole_and_in_part(fixture: &StoreFixture) {
     }
 }
 
-pub(super) async fn an_object_that_changed_is_not_read(fixture: &StoreFixture) {
+pub(super) async fn a_changed_object_is_not_read(fixture: &StoreFixture) {
     let key = fixture.put("uploads/t/u/f", b"before").await;
     let before = fixture.store.head(&key, None).await.expect("present").etag;
     assert_eq!(read(&*fixture.store, &key, &before, 0, None).await.expect("read"), b"before");
@@ -92,7 +92,7 @@ pub(super) async fn an_object_that_changed_is_not_read(fixture: &StoreFixture) {
     assert_eq!(read(&*fixture.store, &key, &after, 5, None).await.expect("read"), b"wards");
 }
 
-pub(super) async fn every_key_of_a_delete_is_answered(fixture: &StoreFixture) {
+pub(super) async fn a_delete_returns_one_outcome_per_key(fixture: &StoreFixture) {
     let one = fixture.put("uploads/t/u/one", b"1").await;
     let two = fixture.put("uploads/t/v/two", b"2").await;
     let kept = fixture.put("uploads/t/u/one-more", b"3").await;
@@ -109,7 +109,7 @@ pub(super) async fn every_key_of_a_delete_is_answered(fixture: &StoreFixture) {
 }
 
 /// Where the store takes a condition, another object under the same name stays.
-pub(super) async fn what_was_seen_is_deleted(fixture: &StoreFixture) {
+pub(super) async fn an_unchanged_object_is_deleted(fixture: &StoreFixture) {
     let one = fixture.put("uploads/t/u/one", b"1").await;
     let two = fixture.put("uploads/t/u/two", b"2").await;
     let kept = fixture.put("uploads/t/u/one-more", b"3").await;
@@ -119,7 +119,7 @@ pub(super) async fn what_was_seen_is_deleted(fixture: &StoreFixture) {
     }
     assert!(matches!(fixture.store.delete_many(std::slice::from_ref(&two)).await[..], [Ok(())]));
     fixture.put("uploads/t/u/two", b"another").await;
-    let outcomes = fixture.store.delete_seen(&seen, false).await;
+    let outcomes = fixture.store.delete_if_unchanged(&seen, false).await;
     match (fixture.store.kind(), &outcomes[..]) {
         ("azure", [Ok(()), Err(BlobError::Changed)]) => {
             assert_eq!(fixture.store.head(&two, None).await.expect("another").size, 7);
@@ -129,21 +129,21 @@ pub(super) async fn what_was_seen_is_deleted(fixture: &StoreFixture) {
     }
     assert!(matches!(fixture.store.head(&one, None).await, Err(BlobError::NotFound)));
     assert_eq!(fixture.store.head(&kept, None).await.expect("kept").size, 1);
-    let again = fixture.store.delete_seen(&seen[..1], true).await;
+    let again = fixture.store.delete_if_unchanged(&seen[..1], true).await;
     assert!(matches!(again[..], [Ok(())]), "absent is as good as deleted: {again:?}");
 }
 
 pub(super) async fn a_full_batch_is_deleted(fixture: &StoreFixture) {
     let present = fixture.put("uploads/t/u/f7", b"x").await;
     let keys: Vec<ObjectKey> =
-        (0..fixture.store.caps().delete_batch_max).map(|n| key(&format!("uploads/t/u/f{n}"))).collect();
+        (0..fixture.store.capabilities().delete_batch_max).map(|n| key(&format!("uploads/t/u/f{n}"))).collect();
     let outcomes = fixture.store.delete_many(&keys).await;
     assert_eq!(outcomes.len(), keys.len());
     assert!(outcomes.iter().all(Result::is_ok));
     assert!(matches!(fixture.store.head(&present, None).await, Err(BlobError::NotFound)));
 }
 
-pub(super) async fn a_store_that_works_says_so(fixture: &StoreFixture) {
+pub(super) async fn the_check_of_a_working_store_succeeds(fixture: &StoreFixture) {
     fixture.store.check().await.expect("it works");
     assert!(!fixture.store.kind().is_empty());
     fixture.put("uploads/t/u/f", b"x").await;
@@ -151,7 +151,7 @@ pub(super) async fn a_store_that_works_says_so(fixture: &StoreFixture) {
 }
 
 /// Whatever parses as a key can be one, with nothing about it changed on the way.
-pub(super) async fn every_key_is_taken_as_it_is(fixture: &StoreFixture) {
+pub(super) async fn every_valid_key_is_stored_unchanged(fixture: &StoreFixture) {
     let longest = "x".repeat(255);
     let odd = [
         "%", "%%", "%2E%2E", "%2e%2e", "%25", "%252F", "%2F", "%00", "%0A", "%20", "%C3%BC", "%FF", "%zz", "~", "~-_",

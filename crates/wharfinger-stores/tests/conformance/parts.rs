@@ -3,26 +3,26 @@
 use futures::TryStreamExt as _;
 use futures::future::join_all;
 use wharfinger_stores::{
-    BlobError, GetGrant, Part, PartGrant, PartStore, SignedRequest, Unfinished,
+    BlobError, GetGrant, Part, PartGrant, MultipartStore, SignedRequest, UnfinishedUpload,
 };
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::sending::{Client, extended, tampered};
-use super::fixture::{LIFE, StoreFixture, key};
+use super::fixture::{LIFETIME, StoreFixture, key};
 
-fn in_parts(fixture: &StoreFixture) -> &dyn PartStore {
-    fixture.store.in_parts().expect("the store takes uploads in parts")
+fn multipart(fixture: &StoreFixture) -> &dyn MultipartStore {
+    fixture.store.multipart().expect("the store takes uploads in parts")
 }
 
 async fn begun(fixture: &StoreFixture, key: &ObjectKey) -> String {
-    in_parts(fixture).begin(key, None).await.expect("begun")
+    multipart(fixture).start(key, None).await.expect("begun")
 }
 
 async fn signed(fixture: &StoreFixture, key: &ObjectKey, upload_id: &str, number: u32, size: usize) -> SignedRequest {
     let upload_id = upload_id.to_owned();
-    let grant = PartGrant { key: key.clone(), upload_id, number, size: size as u64, life: LIFE };
-    in_parts(fixture).sign_part(&grant).await.expect("signed")
+    let grant = PartGrant { key: key.clone(), upload_id, number, size: size as u64, lifetime: LIFETIME };
+    multipart(fixture).sign_part(&grant).await.expect("signed")
 }
 
 async fn send(fixture: &StoreFixture, key: &ObjectKey, upload_id: &str, number: u32, bytes: &[u8]) {
@@ -32,11 +32,11 @@ async fn send(fixture: &StoreFixture, key: &ObjectKey, upload_id: &str, number: 
 }
 
 async fn parts(fixture: &StoreFixture, key: &ObjectKey, upload_id: &str) -> Result<Vec<Part>, BlobError> {
-    in_parts(fixture).parts(key, upload_id).await
+    multipart(fixture).list_parts(key, upload_id).await
 }
 
-async fn unfinished(fixture: &StoreFixture, prefix: &str) -> Vec<Unfinished> {
-    in_parts(fixture).unfinished(prefix).try_collect().await.expect("listed")
+async fn unfinished(fixture: &StoreFixture, prefix: &str) -> Vec<UnfinishedUpload> {
+    multipart(fixture).list_unfinished(prefix).try_collect().await.expect("listed")
 }
 
 async fn is_absent(fixture: &StoreFixture, key: &ObjectKey) -> bool {
@@ -48,10 +48,10 @@ fn noise(length: usize, seed: u32) -> Vec<u8> {
     (0..length as u32).map(|n| (n.wrapping_add(seed).wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-pub(super) async fn parts_sent_in_any_order_are_joined_in_theirs(fixture: &StoreFixture) {
+pub(super) async fn parts_are_joined_in_the_order_of_their_numbers(fixture: &StoreFixture) {
     let key = key("uploads/t/u/large");
-    let upload_id = in_parts(fixture).begin(&key, Some("video/mp4")).await.expect("begun");
-    let smallest = usize::try_from(in_parts(fixture).limits().part_bytes_min).expect("a small number");
+    let upload_id = multipart(fixture).start(&key, Some("video/mp4")).await.expect("begun");
+    let smallest = usize::try_from(multipart(fixture).limits().part_bytes_min).expect("a small number");
     let bytes = [noise(smallest, 1), noise(smallest + 1, 2), noise(77, 3)];
     // A part that is sent again replaces what came before.
     send(fixture, &key, &upload_id, 2, &noise(99, 9)).await;
@@ -63,7 +63,7 @@ pub(super) async fn parts_sent_in_any_order_are_joined_in_theirs(fixture: &Store
     assert_eq!(seen, [(1, smallest as u64), (2, smallest as u64 + 1), (3, 77)]);
     assert!(is_absent(fixture, &key).await, "not before they are joined");
 
-    in_parts(fixture).join(&key, &upload_id, Some("video/mp4"), &held).await.expect("joined");
+    multipart(fixture).complete(&key, &upload_id, Some("video/mp4"), &held).await.expect("joined");
     let whole = bytes.concat();
     let meta = fixture.store.head(&key, None).await.expect("joined");
     assert_eq!(meta.size, whole.len() as u64);
@@ -72,7 +72,7 @@ pub(super) async fn parts_sent_in_any_order_are_joined_in_theirs(fixture: &Store
         pin: Pin { etag: meta.etag, version_id: meta.version_id },
         content_type: None,
         file_name: "large.mp4".into(),
-        life: LIFE,
+        lifetime: LIFETIME,
     };
     let answer = Client::new().send(&fixture.store.sign_get(&grant).await.expect("signed"), b"").await;
     assert!(answer.body == whole, "{}: not the bytes that were sent", answer.status);
@@ -83,14 +83,14 @@ pub(super) async fn parts_sent_in_any_order_are_joined_in_theirs(fixture: &Store
     assert!(matches!(error, BlobError::NotFound), "{error}");
 }
 
-pub(super) async fn a_part_of_another_length(fixture: &StoreFixture) {
+pub(super) async fn a_part_of_wrong_length_is_refused_or_reported(fixture: &StoreFixture) {
     let key = key("uploads/t/u/large");
     let upload_id = begun(fixture, &key).await;
     let signed = signed(fixture, &key, &upload_id, 1, 10).await;
     for bytes in [&b"longer than ten"[..], b"shorter"] {
         let answer = Client::new().send(&signed, bytes).await;
         let held = parts(fixture, &key, &upload_id).await.expect("listed");
-        if fixture.store.caps().binds_size {
+        if fixture.store.capabilities().enforces_size {
             assert!(answer.refused(), "{}", answer.status);
             assert_eq!(held, []);
         } else {
@@ -100,7 +100,7 @@ pub(super) async fn a_part_of_another_length(fixture: &StoreFixture) {
     }
 }
 
-pub(super) async fn a_part_url_is_good_for_nothing_else(fixture: &StoreFixture) {
+pub(super) async fn a_part_url_permits_only_the_signed_request(fixture: &StoreFixture) {
     let client = Client::new();
     let key = key("uploads/t/u/large");
     let upload_id = begun(fixture, &key).await;
@@ -123,23 +123,23 @@ pub(super) async fn a_part_url_is_good_for_nothing_else(fixture: &StoreFixture) 
     assert_eq!(parts(fixture, &key, &upload_id).await.expect("listed").len(), 1);
 }
 
-pub(super) async fn a_part_that_is_not_there_is_not_joined(fixture: &StoreFixture) {
+pub(super) async fn an_upload_with_a_missing_part_is_not_completed(fixture: &StoreFixture) {
     let key = key("uploads/t/u/large");
     let upload_id = begun(fixture, &key).await;
     send(fixture, &key, &upload_id, 2, b"the second").await;
     let held = parts(fixture, &key, &upload_id).await.expect("listed");
-    let smallest = in_parts(fixture).limits().part_bytes_min;
+    let smallest = multipart(fixture).limits().part_bytes_min;
     let never_came = Part { number: 1, size: smallest, etag: "d41d8cd98f00b204e9800998ecf8427e".into() };
-    let error = in_parts(fixture).join(&key, &upload_id, None, &[never_came, held[0].clone()]).await;
+    let error = multipart(fixture).complete(&key, &upload_id, None, &[never_came, held[0].clone()]).await;
     assert!(matches!(error, Err(BlobError::NotFound)), "{error:?}");
     assert!(is_absent(fixture, &key).await);
     assert_eq!(parts(fixture, &key, &upload_id).await.expect("listed"), held, "nothing is lost by it");
 
-    in_parts(fixture).join(&key, &upload_id, None, &held).await.expect("what is there is joined");
+    multipart(fixture).complete(&key, &upload_id, None, &held).await.expect("what is there is joined");
     assert_eq!(fixture.store.head(&key, None).await.expect("joined").size, 10);
 }
 
-pub(super) async fn what_is_abandoned_leaves_nothing(fixture: &StoreFixture) {
+pub(super) async fn an_aborted_upload_leaves_nothing(fixture: &StoreFixture) {
     let (this, longer) = (key("uploads/t/u/f"), key("uploads/t/u/f2"));
     fixture.put("uploads/t/u/f", b"finished before").await;
     let first = begun(fixture, &this).await;
@@ -150,7 +150,7 @@ pub(super) async fn what_is_abandoned_leaves_nothing(fixture: &StoreFixture) {
     let late = signed(fixture, &this, &first, 2, 4).await;
 
     for _ in 0..2 {
-        in_parts(fixture).abandon(&this).await.expect("abandoned, and again");
+        multipart(fixture).abort_all(&this).await.expect("abandoned, and again");
         let left = unfinished(fixture, "uploads/t/u/f").await;
         let left: Vec<_> = left.iter().map(|upload| (upload.key.as_str(), &upload.upload_id)).collect();
         assert_eq!(left, [(longer.as_str(), &others)], "another key that begins alike is another key");
@@ -158,7 +158,7 @@ pub(super) async fn what_is_abandoned_leaves_nothing(fixture: &StoreFixture) {
     for gone in [&first, &second] {
         let error = parts(fixture, &this, gone).await.expect_err("abandoned");
         assert!(matches!(error, BlobError::NotFound), "{error}");
-        let error = in_parts(fixture).join(&this, gone, None, &[]).await.expect_err("abandoned");
+        let error = multipart(fixture).complete(&this, gone, None, &[]).await.expect_err("abandoned");
         assert!(!matches!(error, BlobError::Changed), "{error}");
     }
     // Azure knows no uploads, only blocks of a name: one that comes late is taken, and belongs to nothing.
@@ -168,18 +168,18 @@ pub(super) async fn what_is_abandoned_leaves_nothing(fixture: &StoreFixture) {
     assert_eq!(parts(fixture, &longer, &others).await.expect("listed").len(), 1);
 }
 
-pub(super) async fn one_upload_of_many_is_abandoned(fixture: &StoreFixture) {
+pub(super) async fn one_of_several_uploads_is_aborted(fixture: &StoreFixture) {
     let key = key("uploads/t/u/f");
     let unwanted = begun(fixture, &key).await;
     let wanted = begun(fixture, &key).await;
     send(fixture, &key, &wanted, 1, b"kept").await;
     for _ in 0..2 {
-        in_parts(fixture).abandon_one(&key, &unwanted).await.expect("abandoned, and again");
+        multipart(fixture).abort(&key, &unwanted).await.expect("abandoned, and again");
     }
     let left = unfinished(fixture, "").await;
     assert_eq!(left.iter().map(|upload| &upload.upload_id).collect::<Vec<_>>(), [&wanted]);
     let held = parts(fixture, &key, &wanted).await.expect("listed");
-    in_parts(fixture).join(&key, &wanted, None, &held).await.expect("joined");
+    multipart(fixture).complete(&key, &wanted, None, &held).await.expect("joined");
     assert_eq!(fixture.store.head(&key, None).await.expect("joined").size, 4);
 }
 
@@ -192,7 +192,7 @@ pub(super) async fn unfinished_uploads_are_listed_once_each(fixture: &StoreFixtu
     begun(fixture, &key("uploads/u/x")).await;
     let listed = unfinished(fixture, "uploads/t/").await;
     let year_2020 = 1_577_836_800_000;
-    assert!(listed.iter().all(|upload| upload.begun_at.is_none_or(|at| at > year_2020)), "{listed:?}");
+    assert!(listed.iter().all(|upload| upload.started_at.is_none_or(|at| at > year_2020)), "{listed:?}");
     let mut listed: Vec<_> = listed.into_iter().map(|upload| (upload.key, upload.upload_id)).collect();
     listed.sort();
     all.sort();

@@ -9,7 +9,7 @@ use wharfinger_stores::{BlobError, BlobStore as _};
 use super::fixture::{DiskFixture, key, receive};
 
 #[tokio::test]
-async fn empty_folders_go_with_their_last_object() {
+async fn empty_folders_are_removed_with_their_last_object() {
     let disk = DiskFixture::new();
     let one = disk.put("uploads/t/u/one", b"1").await;
     let two = disk.put("uploads/t/v/two", b"2").await;
@@ -23,7 +23,7 @@ async fn empty_folders_go_with_their_last_object() {
 
 /// What an upload that came too late left empty goes when its cleanup finds nothing to delete.
 #[tokio::test]
-async fn empty_folders_go_when_there_was_nothing_to_delete() {
+async fn empty_folders_are_removed_when_there_is_nothing_to_delete() {
     let disk = DiskFixture::new();
     let late = key("uploads/t/u/late");
     receive(&disk.store, &late, b"x").await.expect("landed").withdraw().await.expect("withdrawn");
@@ -32,7 +32,7 @@ async fn empty_folders_go_when_there_was_nothing_to_delete() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_deleted_does_not_stop_the_others() {
+async fn a_failed_delete_does_not_stop_the_others() {
     let disk = DiskFixture::new();
     let stuck = key("uploads/t/u/stuck");
     fs::create_dir_all(disk.path(&stuck).join("something")).expect("made");

@@ -10,7 +10,7 @@ use futures::TryStreamExt as _;
 use harness::scripted::{Asked, Scripted};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::gcs::{GcsCredentials, GcsOptions, GcsStore};
-use wharfinger_stores::{BlobError, BlobStore as _, Part, PartStore as _, WriteMode};
+use wharfinger_stores::{BlobError, BlobStore as _, MultipartStore as _, Part, WriteMode};
 
 use super::fixture::{key, pin};
 use super::scripted_s3::{error, xml};
@@ -58,7 +58,7 @@ fn paths(server: &Scripted) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_object_is_measured_by_what_is_stored() {
+async fn the_size_is_of_the_stored_object() {
     let server = Scripted::start(|_, _| answer(200, OBJECT, ""));
     let meta = store(&server).head(&file(), Some("7")).await.expect("present");
     assert_eq!((meta.size, meta.etag.as_str(), meta.version_id.as_deref()), (9, "e1", Some("7")));
@@ -67,7 +67,7 @@ async fn an_object_is_measured_by_what_is_stored() {
 }
 
 #[tokio::test]
-async fn only_a_named_absence_is_one() {
+async fn only_an_explicit_error_code_means_absent() {
     for (code, status) in [("NoSuchKey", 404), ("NoSuchBucket", 404), ("", 404), ("AccessDenied", 403)] {
         let server = Scripted::start(move |asked, _| match asked.method.as_str() {
             "HEAD" => answer(status, "", ""),
@@ -83,7 +83,7 @@ async fn only_a_named_absence_is_one() {
 }
 
 #[tokio::test]
-async fn ranges_are_asked_for_under_the_pin() {
+async fn ranges_are_requested_with_the_pinned_etag() {
     let server = Scripted::start(|_, _| answer(206, OBJECT, "bytes"));
     let store = store(&server);
     for (start, length, wanted) in
@@ -109,7 +109,7 @@ async fn ranges_are_asked_for_under_the_pin() {
 }
 
 #[tokio::test]
-async fn a_condition_that_fails_may_hide_an_absence() {
+async fn a_failed_condition_can_mean_absent() {
     for (is_there, status, code) in
         [(true, 412, "PreconditionFailed"), (false, 412, "PreconditionFailed"), (true, 416, "InvalidRange")]
     {
@@ -130,13 +130,13 @@ async fn a_condition_that_fails_may_hide_an_absence() {
 
 /// After a lost answer, what is there may be our own.
 #[tokio::test]
-async fn only_what_does_no_more_the_second_time_is_sent_again() {
+async fn only_idempotent_calls_are_repeated() {
     let server = Scripted::start(|_, _| error(503, "SlowDown"));
     let store = store(&server);
     let body = Bytes::from_static(b"x");
     let put = store.put(&file(), body.clone(), WriteMode::Overwrite).await;
     let put_new = store.put(&file(), body, WriteMode::CreateOnly).await;
-    let begun = store.begin(&file(), None).await.map(drop);
+    let begun = store.start(&file(), None).await.map(drop);
     let deleted = store.delete_many(&[file()]).await.pop().expect("an outcome");
     for failed in [put, put_new, begun, deleted] {
         let failed = failed.expect_err("busy");
@@ -154,7 +154,7 @@ async fn only_what_does_no_more_the_second_time_is_sent_again() {
 
 /// The answer that refuses also tells the time: by that, the next signature is right.
 #[tokio::test]
-async fn a_refusal_that_tells_the_time_is_asked_again() {
+async fn a_refusal_that_shows_a_wrong_clock_is_retried() {
     let date = |server: &Scripted| head_of(server.asked().last().expect("asked"));
     let server = Scripted::start(|_, before| match before {
         0 => answer(
@@ -173,7 +173,7 @@ async fn a_refusal_that_tells_the_time_is_asked_again() {
 }
 
 #[tokio::test]
-async fn a_listing_of_pages_in_order() {
+async fn pages_are_listed_in_order() {
     let page = |keys: &[&str], more: &str| {
         let contents: String =
             keys.iter().map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>")).collect();
@@ -204,7 +204,7 @@ async fn a_listing_of_pages_in_order() {
 }
 
 #[tokio::test]
-async fn uploads_in_parts_are_listed_joined_and_abandoned() {
+async fn multipart_uploads_are_listed_completed_and_aborted() {
     let server = Scripted::start(|asked, _| match (asked.method.as_str(), asked.path.as_str()) {
         ("DELETE", _) => answer(204, "", ""),
         ("POST", _) => error(400, "InvalidPart"),
@@ -237,12 +237,12 @@ async fn uploads_in_parts_are_listed_joined_and_abandoned() {
     });
     let store = store(&server);
     let part = |number, size, etag: &str| Part { number, size, etag: etag.into() };
-    let parts = store.parts(&file(), "u").await.expect("listed");
+    let parts = store.list_parts(&file(), "u").await.expect("listed");
     assert_eq!(parts, [part(1, 4, "a"), part(2, 5, "b")]);
-    assert!(matches!(store.join(&file(), "u", None, &parts).await, Err(BlobError::NotFound)));
-    let unfinished: Vec<_> = store.unfinished("").try_collect().await.expect("listed");
-    assert_eq!((unfinished.len(), unfinished[0].begun_at), (3, Some(5_000)));
-    store.abandon(&file()).await.expect("abandoned");
+    assert!(matches!(store.complete(&file(), "u", None, &parts).await, Err(BlobError::NotFound)));
+    let unfinished: Vec<_> = store.list_unfinished("").try_collect().await.expect("listed");
+    assert_eq!((unfinished.len(), unfinished[0].started_at), (3, Some(5_000)));
+    store.abort_all(&file()).await.expect("abandoned");
     let deleted: Vec<String> = paths(&server).into_iter().filter(|path| path.starts_with("DELETE")).collect();
     assert_eq!(deleted, ["u1", "u2"].map(|id| format!("DELETE /box/w/uploads/t/u/f?uploadId={id}")));
 }
@@ -284,17 +284,17 @@ fn bucket(strict: bool, objects: Arc<Mutex<BTreeSet<String>>>) -> Scripted {
 }
 
 #[tokio::test]
-async fn a_probe_finds_out_what_is_enforced_and_leaves_nothing() {
+async fn a_probe_detects_what_is_enforced_and_leaves_nothing() {
     for strict in [true, false] {
         let objects = Arc::<Mutex<BTreeSet<String>>>::default();
         let server = bucket(strict, objects.clone());
         let store = store(&server);
         let probed = store.probe().await.expect("a store that can be used");
         assert_eq!((probed.clock_ahead_ms, probed.notes), (0, Vec::<String>::new()));
-        let caps = store.caps();
-        let enforced = (caps.binds_size, caps.binds_content_type, caps.create_only);
+        let caps = store.capabilities();
+        let enforced = (caps.enforces_size, caps.enforces_content_type, caps.create_only);
         assert_eq!(enforced, (strict, strict, strict), "{caps:?}");
-        assert!(!caps.binds_checksum && !caps.versioned, "{caps:?}");
+        assert!(!caps.enforces_checksum && !caps.versioned, "{caps:?}");
         assert_eq!(*objects.lock().expect("no test panics with it"), BTreeSet::new());
     }
 }

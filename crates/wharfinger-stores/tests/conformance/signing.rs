@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::disk::{ROUTE, SignedQuery, SigningKey};
-use wharfinger_stores::{BlobStore as _, GetGrant, PutGrant, SignedRequest, UrlLife};
+use wharfinger_stores::{BlobStore as _, GetGrant, PutGrant, SignedRequest, UrlLifetime};
 
 use super::fixture::{DiskFixture, PUBLIC_URL, key, pin};
 
@@ -16,7 +16,7 @@ fn put_grant() -> PutGrant {
         size: 1_234,
         content_type: Some("text/plain; charset=\"utf-8\"".into()),
         checksum_sha256: Some("ab".repeat(32)),
-        life: UrlLife { signed_at: 0, expires_at: EXPIRES },
+        lifetime: UrlLifetime { signed_at: 0, expires_at: EXPIRES },
     }
 }
 
@@ -26,7 +26,7 @@ fn get_grant() -> GetGrant {
         pin: pin("1a-2b"),
         content_type: Some("image/svg+xml".into()),
         file_name: "Übersicht & Plan 100%=?#.pdf".into(),
-        life: UrlLife { signed_at: 0, expires_at: EXPIRES },
+        lifetime: UrlLifetime { signed_at: 0, expires_at: EXPIRES },
     }
 }
 
@@ -39,7 +39,7 @@ fn parsed(signed: &SignedRequest) -> (ObjectKey, SignedQuery) {
 }
 
 #[tokio::test]
-async fn a_granted_upload_is_good() {
+async fn a_signed_upload_is_valid() {
     let disk = DiskFixture::new();
     let grant = put_grant();
     let signed = disk.store.sign_put(&grant).await.expect("signed");
@@ -61,7 +61,7 @@ async fn a_granted_upload_is_good() {
 }
 
 #[tokio::test]
-async fn a_granted_download_is_good() {
+async fn a_signed_download_is_valid() {
     let disk = DiskFixture::new();
     let grant = get_grant();
     let signed = disk.store.sign_get(&grant).await.expect("signed");
@@ -131,7 +131,7 @@ fn spoilt_signatures(query: &SignedQuery) -> Vec<SignedQuery> {
 }
 
 #[tokio::test]
-async fn nothing_but_what_was_granted_is_good() {
+async fn a_changed_grant_is_not_valid() {
     let disk = DiskFixture::new();
     let plain_put = PutGrant { content_type: None, checksum_sha256: None, ..put_grant() };
     let plain_get = GetGrant { content_type: None, ..get_grant() };
@@ -163,7 +163,7 @@ async fn nothing_but_what_was_granted_is_good() {
 }
 
 #[test]
-fn a_query_with_more_or_less_in_it_is_no_query_of_ours() {
+fn a_query_with_extra_or_missing_fields_is_rejected() {
     let good = format!("expires={EXPIRES}&size=5&sig=x");
     serde_urlencoded::from_str::<SignedQuery>(&good).expect("a whole query");
     for bad in [

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::s3::{S3Options, S3Store};
 use wharfinger_stores::{BlobError, BlobStore as _, GetGrant, WriteMode};
 
-use super::fixture::{LIFE, ceph_options, keep_versions, key};
+use super::fixture::{LIFETIME, ceph_options, keep_versions, key};
 use super::sending::Client;
 
 async fn versioned() -> (S3Options, Arc<S3Store>) {
@@ -17,7 +17,7 @@ async fn versioned() -> (S3Options, Arc<S3Store>) {
     keep_versions(&options.bucket);
     let store = S3Store::connect(&options).await.expect("connected");
     store.probe().await.expect("a store that can be used");
-    assert!(store.caps().versioned);
+    assert!(store.capabilities().versioned);
     (options, Arc::new(store))
 }
 
@@ -38,13 +38,13 @@ fn kept(options: &S3Options, key: &str) -> usize {
 }
 
 #[tokio::test]
-async fn what_was_seen_is_only_hidden() {
+async fn an_ordinary_delete_only_hides_the_object() {
     let (options, store) = versioned().await;
     let this = key("uploads/t/u/f");
     put(&store, &this, "one").await;
     put(&store, &this, "two").await;
     let seen = store.head(&this, None).await.expect("present");
-    let outcomes = store.delete_seen(&[(this.clone(), seen)], false).await;
+    let outcomes = store.delete_if_unchanged(&[(this.clone(), seen)], false).await;
     assert!(matches!(outcomes[..], [Ok(())]), "{outcomes:?}");
     assert!(matches!(store.head(&this, None).await, Err(BlobError::NotFound)));
     assert_eq!(kept(&options, "uploads/t/u/f"), 3, "two versions and a marker");
@@ -52,7 +52,7 @@ async fn what_was_seen_is_only_hidden() {
 
 /// Whoever wrote it again since it was seen keeps all of it.
 #[tokio::test]
-async fn what_was_written_again_keeps_its_versions() {
+async fn an_object_written_again_keeps_its_versions() {
     let (options, store) = versioned().await;
     let (this, other) = (key("uploads/t/u/f"), key("uploads/t/u/g"));
     put(&store, &this, "one").await;
@@ -61,14 +61,14 @@ async fn what_was_written_again_keeps_its_versions() {
     let seen = store.head(&this, None).await.expect("present");
     let seen_other = store.head(&other, None).await.expect("present");
     put(&store, &this, "two").await;
-    let outcomes = store.delete_seen(&[(this.clone(), seen), (other, seen_other)], true).await;
+    let outcomes = store.delete_if_unchanged(&[(this.clone(), seen), (other, seen_other)], true).await;
     assert!(matches!(outcomes[..], [Err(BlobError::Changed), Ok(())]), "{outcomes:?}");
     assert!(store.head(&this, None).await.is_ok());
     assert_eq!((kept(&options, "uploads/t/u/f"), kept(&options, "uploads/t/u/g")), (2, 0));
 }
 
 #[tokio::test]
-async fn every_version_of_what_is_deleted_goes() {
+async fn a_delete_removes_every_version() {
     let (options, store) = versioned().await;
     let (this, longer) = (key("uploads/t/u/f"), key("uploads/t/u/f2"));
     for round in 0..3 {
@@ -92,7 +92,7 @@ async fn every_version_of_what_is_deleted_goes() {
 }
 
 #[tokio::test]
-async fn a_probe_leaves_no_version_behind() {
+async fn a_probe_leaves_no_version() {
     let (options, store) = versioned().await;
     store.probe().await.expect("and again");
     let all = raw("GET", &options, "?versions");
@@ -110,7 +110,8 @@ async fn the_pinned_version_is_served() {
     put(&store, &key, "put over it").await;
 
     let file_name = "f.txt".to_owned();
-    let grant = GetGrant { key: key.clone(), pin: pin.clone(), content_type: None, file_name, life: LIFE };
+    let grant =
+        GetGrant { key: key.clone(), pin: pin.clone(), content_type: None, file_name, lifetime: LIFETIME };
     let signed = store.sign_get(&grant).await.expect("signed");
     let client = Client::new();
     assert_eq!(client.send(&signed, b"").await.text(), "confirmed");
@@ -125,16 +126,16 @@ async fn the_pinned_version_is_served() {
 
 /// Somebody made the bucket keep versions after the store had been tried out.
 #[tokio::test]
-async fn versions_that_are_kept_from_now_on_go_too() {
+async fn versioning_enabled_after_the_probe_is_detected() {
     let options = ceph_options();
     let store = S3Store::connect(&options).await.expect("connected");
     store.probe().await.expect("a store that can be used");
-    assert!(!store.caps().versioned);
+    assert!(!store.capabilities().versioned);
     keep_versions(&options.bucket);
     let this = key("uploads/t/u/f");
     put(&store, &this, "first").await;
     put(&store, &this, "second").await;
     assert!(matches!(store.delete_many(std::slice::from_ref(&this)).await[..], [Ok(())]));
     assert_eq!(kept(&options, "uploads/t/u/f"), 0, "neither a version nor a marker is left");
-    assert!(store.caps().versioned);
+    assert!(store.capabilities().versioned);
 }

@@ -31,7 +31,7 @@ fn any_place() -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn a_listing_is_the_sorted_list() {
+fn a_listing_equals_the_sorted_keys() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
     let wanted = (prop::collection::btree_set(any_key(), 0..25), any_place(), prop::option::of(any_place()));
@@ -59,7 +59,7 @@ fn a_listing_is_the_sorted_list() {
 }
 
 #[tokio::test]
-async fn what_is_no_object_is_passed_over() {
+async fn other_files_are_not_listed() {
     let disk = DiskFixture::new();
     let key = disk.put("uploads/t/u/f", b"x").await;
     let folder = disk.root().join("uploads/t/u");

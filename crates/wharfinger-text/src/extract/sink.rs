@@ -37,7 +37,7 @@ pub(super) struct TextSink<'a> {
     bytes: u64,
     bytes_max: u64,
     /// What is beyond this is left out.
-    cut_bytes: u64,
+    truncate_at_bytes: u64,
     is_cut: bool,
     pages: u32,
     /// What is being read, once that is known.
@@ -50,13 +50,13 @@ pub(super) struct TextSink<'a> {
 }
 
 impl<'a> TextSink<'a> {
-    pub(super) fn new(out: &'a mut dyn Write, bytes_max: u64, cut_bytes: u64) -> Self {
+    pub(super) fn new(out: &'a mut dyn Write, bytes_max: u64, truncate_at_bytes: u64) -> Self {
         Self {
             out,
             buffer: String::new(),
             bytes: 0,
             bytes_max,
-            cut_bytes,
+            truncate_at_bytes,
             is_cut: false,
             pages: 0,
             kind: "",
@@ -161,13 +161,16 @@ impl<'a> TextSink<'a> {
     }
 
     fn write(&mut self, text: &str) -> Result<(), ExtractError> {
-        let left = self.cut_bytes.saturating_sub(self.bytes);
+        let left = self.truncate_at_bytes.saturating_sub(self.bytes);
         if text.len() as u64 > left {
             let end = text.floor_char_boundary(usize::try_from(left).unwrap_or(usize::MAX));
             self.is_cut = true;
             self.bytes += end as u64;
             self.buffer.push_str(&text[..end]);
-            return Err(ExtractError::TooLarge(format!("more than {} bytes of text", self.cut_bytes)));
+            return Err(ExtractError::TooLarge(format!(
+                "more than {} bytes of text",
+                self.truncate_at_bytes
+            )));
         }
         self.bytes += text.len() as u64;
         if self.bytes > self.bytes_max {

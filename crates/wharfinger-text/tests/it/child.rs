@@ -21,7 +21,7 @@ fn start(path: &Path, name: &str, limits: &ExtractLimits) -> Child {
 
 fn run(path: &Path, name: &str, limits: &ExtractLimits) -> (Result<Extracted, ExtractError>, Vec<u8>) {
     let output = start(path, name, limits).wait_with_output().expect("its end");
-    (child::verdict(output.status, &output.stderr), output.stdout)
+    (child::outcome(output.status, &output.stderr), output.stdout)
 }
 
 /// Code that a file has taken over can do nothing but go on reading it.
@@ -141,7 +141,7 @@ fn text_of_any_length_takes_the_same_memory() {
     file.seek(SeekFrom::Start(0)).expect("a file");
     let small = ExtractLimits {
         text_bytes_max: LENGTH,
-        cut_bytes: LENGTH,
+        truncate_at_bytes: LENGTH,
         memory_bytes_max: 16 * MB,
         time_ms_max: 120_000,
         ..limits()
@@ -157,6 +157,6 @@ fn text_of_any_length_takes_the_same_memory() {
         }
     }
     let ended = running.wait_with_output().expect("an end");
-    let extracted = child::verdict(ended.status, &ended.stderr).expect("read");
+    let extracted = child::outcome(ended.status, &ended.stderr).expect("read");
     assert_eq!((extracted.kind.as_str(), extracted.bytes, length), ("text", LENGTH, LENGTH));
 }

@@ -122,7 +122,7 @@ fn a_chapter_that_is_named_often_is_read_once() {
     let (extracted, text) = bytes("b.epub", &book, &limits()).expect("read");
     assert_eq!((extracted.pages, extracted.cut), (1, false));
     assert_eq!(text.matches("ahoy").count(), 100_000);
-    let tight = ExtractLimits { cut_bytes: 10_000, ..limits() };
+    let tight = ExtractLimits { truncate_at_bytes: 10_000, ..limits() };
     let (extracted, text) = bytes("b.epub", &book, &tight).expect("read");
     assert!(extracted.cut && extracted.kind == "epub" && text.len() == 10_000, "{extracted:?}");
 }

@@ -21,7 +21,7 @@ fn limits() -> ExtractLimits {
         pages_max: 1000,
         inflated_bytes_max: 50 * MB,
         text_bytes_max: 50 * MB,
-        cut_bytes: 50 * MB,
+        truncate_at_bytes: 50 * MB,
         memory_bytes_max: 512 * MB,
         time_ms_max: 20_000,
     }

@@ -11,7 +11,7 @@ fn small() -> ExtractLimits {
         pages_max: 50,
         inflated_bytes_max: 4 * MB,
         text_bytes_max: 100_000,
-        cut_bytes: 100_000,
+        truncate_at_bytes: 100_000,
         memory_bytes_max: 64 * MB,
         time_ms_max: 10_000,
     }

@@ -1,4 +1,4 @@
-//! The files of an inventory, row by row.
+//! Reads the data files of an inventory row by row.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -12,16 +12,17 @@ use parquet::record::{Field, Row};
 use parquet::schema::types::Type;
 use wharfinger_reconcile::Entry;
 
-use super::super::lists::wrong_csv;
-use super::super::{Passed, Sink, SourceError};
+use super::super::lists::csv_error;
+use super::super::{ReadStats, Sink, SourceError};
 use super::manifest::{Columns, DataFile, FileFormat, Manifest};
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What a row says.
+/// One row of a data file.
 #[derive(Default)]
-struct Seen {
+struct InventoryRow {
     entry: Option<Entry>,
+    /// The row is of an older version or a delete marker.
     is_superseded: bool,
 }
 
@@ -30,14 +31,14 @@ pub(super) fn read_data(
     manifest: &Manifest,
     file: &DataFile,
     sink: &mut Sink<'_>,
-) -> Result<Passed, SourceError> {
+) -> Result<ReadStats, SourceError> {
     let opened = File::open(path)
-        .map_err(|error| SourceError::Unavailable(format!("{} cannot be read: {error}", file.key)))?;
-    let mut passed = Passed::default();
-    let mut take = |seen: Seen| match seen.entry.filter(|_| !seen.is_superseded) {
-        Some(entry) => sink(entry).map_err(SourceError::Full),
+        .map_err(|error| SourceError::Unavailable(format!("cannot read {}: {error}", file.key)))?;
+    let mut stats = ReadStats::default();
+    let mut take = |row: InventoryRow| match row.entry.filter(|_| !row.is_superseded) {
+        Some(entry) => sink(entry).map_err(SourceError::Write),
         None => {
-            passed.skipped += 1;
+            stats.skipped += 1;
             Ok(())
         }
     };
@@ -51,27 +52,28 @@ pub(super) fn read_data(
         }
         FileFormat::Parquet => read_parquet(opened, &file.key, &mut take)?,
     }
-    Ok(passed)
+    Ok(stats)
 }
 
 fn read_csv(
     input: impl Read,
     columns: Columns,
     name: &str,
-    take: &mut dyn FnMut(Seen) -> Result<(), SourceError>,
+    take: &mut dyn FnMut(InventoryRow) -> Result<(), SourceError>,
 ) -> Result<(), SourceError> {
     let mut rows = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(input);
     let mut row = csv::ByteRecord::new();
-    while rows.read_byte_record(&mut row).map_err(wrong_csv)? {
+    while rows.read_byte_record(&mut row).map_err(csv_error)? {
         let line = row.position().map_or(0, csv::Position::line);
         let text = |at: Option<usize>| {
             at.and_then(|at| row.get(at)).and_then(|bytes| std::str::from_utf8(bytes).ok())
         };
         let key = text(Some(columns.key)).and_then(form_decoded).filter(|key| !key.is_empty());
         let key =
-            key.ok_or_else(|| SourceError::Wrong(format!("line {line} of {name} has no key that is text")))?;
-        let is = |at: Option<usize>, word: &str| text(at).is_some_and(|said| said.eq_ignore_ascii_case(word));
-        take(Seen {
+            key.ok_or_else(|| SourceError::Invalid(format!("line {line} of {name} has no valid key")))?;
+        let is =
+            |at: Option<usize>, word: &str| text(at).is_some_and(|value| value.eq_ignore_ascii_case(word));
+        take(InventoryRow {
             entry: Some(Entry {
                 key,
                 size: text(columns.size).and_then(|size| size.parse().ok()),
@@ -85,35 +87,35 @@ fn read_csv(
     Ok(())
 }
 
-/// As keys are encoded in these files: like a form.
+/// Keys in CSV inventories are encoded like form data.
 fn form_decoded(key: &str) -> Option<String> {
     wharfinger_reconcile::percent_decoded(&key.replace('+', " "))
 }
 
-/// Row groups are read one after the other, and of each only the columns that are needed, a page at a time.
+/// Reads the row groups one after the other, and only the needed columns.
 fn read_parquet(
     file: File,
     name: &str,
-    take: &mut dyn FnMut(Seen) -> Result<(), SourceError>,
+    take: &mut dyn FnMut(InventoryRow) -> Result<(), SourceError>,
 ) -> Result<(), SourceError> {
     const WANTED: [&str; 5] = ["key", "size", "last_modified_date", "is_latest", "is_delete_marker"];
     let wrong =
-        |error: parquet::errors::ParquetError| SourceError::Wrong(format!("{name} cannot be read: {error}"));
+        |error: parquet::errors::ParquetError| SourceError::Invalid(format!("cannot read {name}: {error}"));
     let reader = SerializedFileReader::new(file).map_err(wrong)?;
     let schema = reader.metadata().file_metadata().schema();
     let fields: Vec<Arc<Type>> =
         schema.get_fields().iter().filter(|field| WANTED.contains(&field.name())).cloned().collect();
     if !fields.iter().any(|field| field.name() == "key") {
-        return Err(SourceError::Wrong(format!("{name} has no column `key`")));
+        return Err(SourceError::Invalid(format!("{name} has no column `key`")));
     }
     let projection = Type::group_type_builder(schema.name()).with_fields(fields).build().map_err(wrong)?;
     for row in reader.get_row_iter(Some(projection)).map_err(wrong)? {
-        take(seen(&row.map_err(wrong)?, name)?)?;
+        take(parquet_row(&row.map_err(wrong)?, name)?)?;
     }
     Ok(())
 }
 
-fn seen(row: &Row, name: &str) -> Result<Seen, SourceError> {
+fn parquet_row(row: &Row, name: &str) -> Result<InventoryRow, SourceError> {
     let (mut key, mut size, mut modified_at, mut is_superseded) = (None, None, None, false);
     for (column, field) in row.get_column_iter() {
         match (column.as_str(), field) {
@@ -121,7 +123,7 @@ fn seen(row: &Row, name: &str) -> Result<Seen, SourceError> {
             ("key", Field::Bytes(bytes)) => {
                 let text = std::str::from_utf8(bytes.data());
                 let text =
-                    text.map_err(|_| SourceError::Wrong(format!("{name} has a key that is not UTF-8")))?;
+                    text.map_err(|_| SourceError::Invalid(format!("{name} has a key that is not UTF-8")))?;
                 key = Some(text.to_owned());
             }
             ("size", Field::Long(bytes)) => size = u64::try_from(*bytes).ok(),
@@ -134,7 +136,7 @@ fn seen(row: &Row, name: &str) -> Result<Seen, SourceError> {
     }
     let entry = key.filter(|key| !key.is_empty()).map(|key| Entry { key, size, modified_at });
     if entry.is_none() {
-        return Err(SourceError::Wrong(format!("{name} has a row without a key")));
+        return Err(SourceError::Invalid(format!("{name} has a row without a key")));
     }
-    Ok(Seen { entry, is_superseded })
+    Ok(InventoryRow { entry, is_superseded })
 }

@@ -1,4 +1,4 @@
-//! `manifest.json`: which bucket was looked at and when, and the files that hold what was there.
+//! `manifest.json`: the bucket, the time of the inventory, and its data files.
 
 use serde::Deserialize;
 
@@ -7,7 +7,7 @@ use super::super::SourceError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     pub source_bucket: String,
-    /// When the bucket was looked at, in milliseconds since 1970.
+    /// When the inventory was created, in milliseconds since 1970.
     pub created_at: Option<i64>,
     pub format: FileFormat,
     pub files: Vec<DataFile>,
@@ -15,7 +15,7 @@ pub struct Manifest {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileFormat {
-    /// Where what is read stands in a row.
+    /// The positions of the columns that are read.
     Csv(Columns),
     Parquet,
 }
@@ -39,7 +39,7 @@ pub struct DataFile {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct ManifestJson {
     source_bucket: String,
     creation_timestamp: Option<String>,
     file_format: String,
@@ -49,23 +49,23 @@ struct Wire {
 
 impl Manifest {
     pub fn parse(text: &[u8]) -> Result<Manifest, SourceError> {
-        let wire: Wire = serde_json::from_slice(text).map_err(|error| {
-            SourceError::Wrong(format!("this is no manifest of an S3 inventory: {error}"))
+        let json: ManifestJson = serde_json::from_slice(text).map_err(|error| {
+            SourceError::Invalid(format!("this is not a manifest of an S3 inventory: {error}"))
         })?;
-        let format = match wire.file_format.to_ascii_uppercase().as_str() {
-            "CSV" => FileFormat::Csv(Columns::of(&wire.file_schema)?),
+        let format = match json.file_format.to_ascii_uppercase().as_str() {
+            "CSV" => FileFormat::Csv(Columns::of(&json.file_schema)?),
             "PARQUET" => FileFormat::Parquet,
             other => {
-                return Err(SourceError::Wrong(format!(
-                    "the inventory is {other}: only CSV and Parquet are read, have it made as one of them"
+                return Err(SourceError::Invalid(format!(
+                    "the inventory has the format {other}: configure it to use CSV or Parquet"
                 )));
             }
         };
         Ok(Manifest {
-            source_bucket: wire.source_bucket,
-            created_at: wire.creation_timestamp.and_then(|at| at.parse().ok()),
+            source_bucket: json.source_bucket,
+            created_at: json.creation_timestamp.and_then(|at| at.parse().ok()),
             format,
-            files: wire.files,
+            files: json.files,
         })
     }
 }
@@ -75,7 +75,7 @@ impl Columns {
         let titles: Vec<&str> = schema.split(',').map(str::trim).collect();
         let place = |name: &str| titles.iter().position(|title| title.eq_ignore_ascii_case(name));
         let key = place("Key").ok_or_else(|| {
-            SourceError::Wrong(format!("the inventory's files have no column Key, but {schema}"))
+            SourceError::Invalid(format!("the inventory has no column Key; its columns are {schema}"))
         })?;
         Ok(Columns {
             key,
@@ -98,7 +98,7 @@ mod tests {
         "MD5checksum": "f11166069f1990abeb9c97ace9cdfabc"}]}"#;
 
     #[test]
-    fn a_manifest_is_read_as_it_is_documented() {
+    fn a_documented_manifest_is_parsed() {
         let manifest = Manifest::parse(CSV.as_bytes()).expect("a manifest");
         assert_eq!(
             (manifest.source_bucket.as_str(), manifest.created_at),
@@ -116,10 +116,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
-        let said = |text: &str| Manifest::parse(text.as_bytes()).expect_err("no manifest").to_string();
-        assert!(said(&CSV.replace("CSV", "ORC")).contains("ORC"));
-        assert!(said(&CSV.replace("Key,", "Name,")).contains("no column Key"));
-        assert!(said("{}").contains("no manifest"));
+    fn an_unsupported_manifest_is_refused() {
+        let error = |text: &str| Manifest::parse(text.as_bytes()).expect_err("refused").to_string();
+        assert!(error(&CSV.replace("CSV", "ORC")).contains("ORC"));
+        assert!(error(&CSV.replace("Key,", "Name,")).contains("no column Key"));
+        assert!(error("{}").contains("not a manifest"));
     }
 }

@@ -15,7 +15,7 @@ fn unmount(disk: &DiskFixture) {
 }
 
 #[tokio::test]
-async fn nothing_is_absent_from_a_disk_that_is_gone() {
+async fn nothing_is_absent_from_an_unmounted_disk() {
     for gone in [false, true] {
         let disk = DiskFixture::new();
         let object = disk.put("uploads/t/u/f", b"x").await;

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_stores::disk::LeftBehind;
+use wharfinger_stores::disk::LeftoverUpload;
 use wharfinger_stores::{BlobError, BlobStore as _};
 
 use super::fixture::{DiskFixture, file_id, key, receive};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-async fn left(disk: &DiskFixture, quiet: Duration) -> Vec<LeftBehind> {
-    disk.store.left_behind(quiet).await.expect("looked")
+async fn left(disk: &DiskFixture, quiet: Duration) -> Vec<LeftoverUpload> {
+    disk.store.leftover_uploads(quiet).await.expect("looked")
 }
 
 /// Lands bytes and crashes before anybody has looked at the row again.
@@ -30,7 +30,7 @@ async fn crash_half_way(disk: &DiskFixture, file: FileId, key: &ObjectKey) {
 }
 
 #[tokio::test]
-async fn what_is_in_place_is_found_at_once() {
+async fn a_placed_object_is_found_at_once() {
     let disk = DiskFixture::new();
     let (file, key) = (file_id(), key("uploads/t/u/f"));
     crash_after_placing(&disk, file, &key).await;
@@ -40,39 +40,39 @@ async fn what_is_in_place_is_found_at_once() {
 }
 
 #[tokio::test]
-async fn an_upload_that_still_runs_is_left_alone() {
+async fn a_running_upload_is_left_alone() {
     let disk = DiskFixture::new();
     let (file, key) = (file_id(), key("uploads/t/u/f"));
     crash_half_way(&disk, file, &key).await;
     assert_eq!(left(&disk, HOUR).await, [], "it may still be on its way");
     let found = left(&disk, Duration::ZERO).await;
     assert_eq!(found.iter().map(|left| left.file).collect::<Vec<_>>(), [file]);
-    disk.store.clear(found[0].clone(), Some(&key), false).await.expect("cleared");
+    disk.store.clean_up(found[0].clone(), Some(&key), false).await.expect("cleared");
     assert_eq!(disk.on_the_way(), Vec::<String>::new());
     assert_eq!(disk.tree(), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn an_ended_files_bytes_are_cleared_away() {
+async fn bytes_of_an_ended_file_are_removed() {
     let disk = DiskFixture::new();
     let (file, key) = (file_id(), key("uploads/t/u/f"));
     crash_after_placing(&disk, file, &key).await;
     let found = left(&disk, HOUR).await.remove(0);
-    disk.store.clear(found.clone(), Some(&key), false).await.expect("cleared");
+    disk.store.clean_up(found.clone(), Some(&key), false).await.expect("cleared");
     assert!(matches!(disk.store.head(&key, None).await, Err(BlobError::NotFound)));
     assert_eq!(disk.on_the_way(), Vec::<String>::new());
     assert_eq!(left(&disk, Duration::ZERO).await, []);
-    disk.store.clear(found, Some(&key), false).await.expect("clearing twice is clearing once");
+    disk.store.clean_up(found, Some(&key), false).await.expect("clearing twice is clearing once");
 }
 
 #[tokio::test]
-async fn a_waiting_files_bytes_are_kept() {
+async fn bytes_of_a_waiting_file_are_kept() {
     let disk = DiskFixture::new();
     let (file, key) = (file_id(), key("uploads/t/u/f"));
     crash_after_placing(&disk, file, &key).await;
     let before = disk.store.head(&key, None).await.expect("in place");
     let found = left(&disk, HOUR).await.remove(0);
-    disk.store.clear(found, Some(&key), true).await.expect("cleared");
+    disk.store.clean_up(found, Some(&key), true).await.expect("cleared");
     assert_eq!(disk.store.head(&key, None).await.expect("in place"), before);
     assert_eq!(std::fs::read(disk.path(&key)).expect("read"), b"left");
     assert_eq!(disk.on_the_way(), Vec::<String>::new());
@@ -80,18 +80,18 @@ async fn a_waiting_files_bytes_are_kept() {
 
 /// Whose row is gone nobody knows the key of: the note goes, and the scan takes the object.
 #[tokio::test]
-async fn a_forgotten_files_note_goes() {
+async fn the_temporary_name_of_a_forgotten_file_is_removed() {
     let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
     crash_after_placing(&disk, file_id(), &key).await;
     let found = left(&disk, HOUR).await.remove(0);
-    disk.store.clear(found, None, false).await.expect("cleared");
+    disk.store.clean_up(found, None, false).await.expect("cleared");
     assert_eq!(disk.store.head(&key, None).await.expect("in place").size, 4);
     assert_eq!(disk.on_the_way(), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn clearing_never_takes_anothers_object() {
+async fn a_cleanup_never_removes_another_object() {
     let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
     for placed in [true, false] {
@@ -105,7 +105,7 @@ async fn clearing_never_takes_anothers_object() {
         receive(&disk.store, &key, b"another's").await.expect("landed").keep();
         for found in left(&disk, Duration::ZERO).await {
             assert_eq!(found.file, file);
-            disk.store.clear(found, Some(&key), false).await.expect("cleared");
+            disk.store.clean_up(found, Some(&key), false).await.expect("cleared");
         }
         assert_eq!(std::fs::read(disk.path(&key)).expect("read"), b"another's");
         assert_eq!(disk.on_the_way(), Vec::<String>::new());
@@ -115,7 +115,7 @@ async fn clearing_never_takes_anothers_object() {
 
 /// A kill between making a file and renaming it.
 #[tokio::test]
-async fn small_writes_that_were_cut_off_are_removed() {
+async fn interrupted_small_writes_are_removed() {
     let disk = DiskFixture::new();
     let id = "018f4e6e-7f3a-4000-8000-000000000001";
     let ours =
@@ -126,24 +126,24 @@ async fn small_writes_that_were_cut_off_are_removed() {
         std::fs::write(disk.root().join(name), b"x").expect("written");
     }
     let quiet = Duration::from_secs(1_800);
-    assert_eq!(disk.store.clear_temporary(quiet).await.expect("looked"), 0, "they may be under way");
+    assert_eq!(disk.store.remove_temporary_files(quiet).await.expect("looked"), 0, "they may be under way");
     for name in &ours {
         let file = std::fs::File::options().write(true).open(disk.root().join(name)).expect("there");
         file.set_modified(std::time::SystemTime::now() - quiet).expect("older");
     }
-    assert_eq!(disk.store.clear_temporary(quiet).await.expect("looked"), 3);
+    assert_eq!(disk.store.remove_temporary_files(quiet).await.expect("looked"), 3);
     assert!(ours.iter().all(|name| !disk.root().join(name).exists()));
     assert!(others.iter().all(|name| disk.root().join(name).exists()));
     disk.store.check().await.expect("it can be used");
     assert_eq!(
-        disk.store.clear_temporary(Duration::ZERO).await.expect("looked"),
+        disk.store.remove_temporary_files(Duration::ZERO).await.expect("looked"),
         0,
         "a check leaves nothing"
     );
 }
 
 #[tokio::test]
-async fn what_lies_there_for_other_reasons_is_passed_over() {
+async fn other_files_are_ignored() {
     let disk = DiskFixture::new();
     for name in ["check.1", "README", "018f.x", "x.018f4e6e-7f3a-7000-8000-000000000001"] {
         std::fs::write(disk.root().join(".incoming").join(name), b"x").expect("written");
