@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
-use wharfinger_catalog::{Catalog, CatalogUrl, Claimable, StageClaim, LeasedStageJob};
+use wharfinger_catalog::{Catalog, CatalogUrl, Claimable, LeasedStageJob, StageClaim};
 use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::stage::Stage;
 

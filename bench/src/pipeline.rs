@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use harness::postgres;
 use harness::redis::Redis;
 use wharfinger_catalog::{
-    Admission, BatchUse, Catalog, CatalogUrl, Claimable, StageEndContext, NewFile, NewJob, RegisterOutcome, Registration,
-    StageClaim, StageEnd, fresh_id,
+    Admission, BatchUse, Catalog, CatalogUrl, Claimable, NewFile, NewJob, RegisterOutcome, Registration,
+    StageClaim, StageEnd, StageEndContext, fresh_id,
 };
-use wharfinger_lifecycle::file::{self, UploadRequest, Pin, UploadPolicy};
+use wharfinger_lifecycle::file::{self, Pin, UploadPolicy, UploadRequest};
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId, UserId};
 use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::stage::Stage;
@@ -71,8 +71,13 @@ async fn registered(catalog: &Catalog) -> Vec<file::File> {
         tombstone_ms: 86_400_000,
         store_refuses_ended: true,
     };
-    let announced =
-        UploadRequest { name: "a".into(), size: 1, content_type: None, checksum_sha256: None, metadata: None };
+    let announced = UploadRequest {
+        name: "a".into(),
+        size: 1,
+        content_type: None,
+        checksum_sha256: None,
+        metadata: None,
+    };
     let make = |n: usize| {
         let id = FileId(fresh_id(NOW));
         let tenant = TenantId::new(&format!("t{}", n % USERS)).expect("a tenant");
@@ -159,7 +164,11 @@ async fn drain(catalog: &Catalog, plan: &PipelinePlan) -> Duration {
                         let outcome = || AttemptOutcome::Done(StageOutput::default());
                         let ends: Vec<StageEnd> = held
                             .iter()
-                            .map(|held| StageEnd { job: held.job.id, token: held.job.token, outcome: outcome() })
+                            .map(|held| StageEnd {
+                                job: held.job.id,
+                                token: held.job.token,
+                                outcome: outcome(),
+                            })
                             .collect();
                         worked += ends.len();
                         let by = StageEndContext { actor: "bench", plan: &plan, now: NOW };

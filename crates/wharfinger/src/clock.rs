@@ -1,4 +1,4 @@
-//! The one clock. Deadlines in the catalog are compared with it alone; tests move it by hand.
+//! The clock. Deadlines in the catalog are compared with it. Tests move it by hand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -13,7 +13,7 @@ pub struct Clock(Arc<Kind>);
 
 #[derive(Debug)]
 enum Kind {
-    /// The machine's clock, set by the database server's where there is one.
+    /// The machine's clock, corrected by the clock of a PostgreSQL server.
     System {
         offset_ms: AtomicI64,
     },
@@ -27,7 +27,7 @@ impl Clock {
         Clock(Arc::new(Kind::System { offset_ms: AtomicI64::new(0) }))
     }
 
-    /// Stands still until it is advanced.
+    /// Changes only by `advance`.
     pub fn manual(now: UnixMs) -> Clock {
         Clock(Arc::new(Kind::Manual { now: watch::Sender::new(now) }))
     }
@@ -45,7 +45,7 @@ impl Clock {
         }
     }
 
-    /// Follows the database server's clock, which was read between `before` and now.
+    /// Corrects this clock by the database server's clock, which was read between `before` and now.
     pub fn follow(&self, server_now: UnixMs, before: UnixMs) {
         if let Kind::System { offset_ms } = &*self.0 {
             let middle = (before + machine_now()) / 2;
@@ -53,7 +53,7 @@ impl Clock {
         }
     }
 
-    /// The machine's own time, for measuring how far it is off.
+    /// The machine's uncorrected time.
     pub fn machine_now(&self) -> UnixMs {
         machine_now()
     }

@@ -1,7 +1,7 @@
-//! Wharfinger answers for every uploaded byte: quota-guarded direct uploads that are confirmed or reclaimed,
-//! deletes that never forget the bytes, on SQLite and local disk or on PostgreSQL.
+//! Wharfinger: direct uploads to object storage with quotas. Each upload is confirmed or reclaimed, and each delete also
+//! removes the bytes. Runs on SQLite and local disk, or on PostgreSQL and a remote store.
 
-// Lines for people go through `cli::output`.
+// Output for users goes through `cli::output`.
 #![warn(clippy::print_stdout)]
 
 pub mod app;

@@ -1,11 +1,11 @@
-//! How much memory some work may take in this process: each body, line or batch holds a part of it, and no tenant all.
+//! A limit for the memory of request bodies and event batches in this process. No tenant can take all of it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// A tenant may hold at most so many times what is left free. So one alone gets three quarters, two get three sevenths
-/// each, and there is always something left for one that comes.
+/// A tenant may hold at most this many times the free bytes. So one tenant alone gets three quarters, and two get three
+/// sevenths each. Some memory always stays free for another tenant.
 const SHARE_OF_FREE: usize = 3;
 
 #[derive(Clone, Debug)]
@@ -19,13 +19,13 @@ impl MemoryBudget {
         MemoryBudget { free: Arc::new(AtomicUsize::new(bytes)), tenants: Arc::default() }
     }
 
-    /// Holds nothing yet, and nothing of a tenant's share.
-    pub fn hold(&self) -> Hold {
-        Hold { budget: self.clone(), bytes: 0, share: None }
+    /// An empty reservation that counts for no tenant.
+    pub fn reservation(&self) -> Reservation {
+        Reservation { budget: self.clone(), bytes: 0, share: None }
     }
 
-    /// Holds nothing yet. What it will hold counts against the tenant.
-    pub fn hold_for(&self, tenant: &str) -> Hold {
+    /// An empty reservation. Its bytes count against the tenant's share.
+    pub fn reservation_for(&self, tenant: &str) -> Reservation {
         let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let known = tenants.get(tenant).and_then(Weak::upgrade);
         let share = known.unwrap_or_else(|| {
@@ -34,7 +34,7 @@ impl MemoryBudget {
             tenants.insert(tenant.to_owned(), Arc::downgrade(&share));
             share
         });
-        Hold { budget: self.clone(), bytes: 0, share: Some(share) }
+        Reservation { budget: self.clone(), bytes: 0, share: Some(share) }
     }
 
     pub fn free_bytes(&self) -> usize {
@@ -42,17 +42,17 @@ impl MemoryBudget {
     }
 }
 
-/// Given back when it is dropped.
+/// Bytes of the budget. They are released on drop.
 #[derive(Debug)]
-pub struct Hold {
+pub struct Reservation {
     budget: MemoryBudget,
     bytes: usize,
-    /// What its tenant holds in all.
+    /// The total of its tenant.
     share: Option<Arc<AtomicUsize>>,
 }
 
-impl Hold {
-    /// False: there is not so much left, or not for this tenant, and nothing has changed.
+impl Reservation {
+    /// False if too little is free in total or for this tenant. Then nothing has changed.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
         let held = self.share.as_ref().map_or(0, |share| share.load(Ordering::Acquire));
@@ -80,15 +80,15 @@ impl Hold {
         }
     }
 
-    /// Keeps so many bytes; what is over is another's.
-    pub fn split_off(&mut self, keep_bytes: usize) -> Hold {
+    /// Keeps `keep_bytes`, and returns the rest as another reservation.
+    pub fn split_off(&mut self, keep_bytes: usize) -> Reservation {
         let over = self.bytes.saturating_sub(keep_bytes);
         self.bytes -= over;
-        Hold { budget: self.budget.clone(), bytes: over, share: self.share.clone() }
+        Reservation { budget: self.budget.clone(), bytes: over, share: self.share.clone() }
     }
 
-    /// What another holds is this one's, and counts against this one's tenant.
-    pub fn absorb(&mut self, mut other: Hold) {
+    /// Takes over the bytes of `other`. They count against the tenant of this reservation.
+    pub fn absorb(&mut self, mut other: Reservation) {
         let bytes = std::mem::take(&mut other.bytes);
         self.bytes += bytes;
         if let Some(share) = &other.share {
@@ -100,7 +100,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.shrink_to(0);
     }
@@ -111,28 +111,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_tenant_leaves_room_for_another() {
+    fn one_tenant_leaves_memory_for_another() {
         let budget = MemoryBudget::new(100);
-        let (mut hog, mut again) = (budget.hold_for("hog"), budget.hold_for("hog"));
-        assert!(hog.grow(40) && again.grow(35) && !again.grow(1), "three quarters in all");
-        let mut other = budget.hold_for("other");
+        let (mut first, mut second) = (budget.reservation_for("large"), budget.reservation_for("large"));
+        assert!(first.grow(40) && second.grow(35) && !second.grow(1), "three quarters in total");
+        let mut other = budget.reservation_for("other");
         assert!(other.grow(18) && !other.grow(1), "three quarters of what is left");
-        let mut batch = budget.hold();
-        batch.absorb(hog);
-        assert!(!again.grow(5), "it is in a batch now, and there is no less in use");
+        let mut batch = budget.reservation();
+        batch.absorb(first);
+        assert!(!second.grow(5), "the batch holds the bytes, so no more are free");
         drop(batch);
-        assert!(again.grow(5));
-        drop((again, other));
+        assert!(second.grow(5));
+        drop((second, other));
         assert_eq!(budget.free_bytes(), 100);
-        assert!(budget.hold_for("hog").grow(75), "nothing is remembered");
+        assert!(budget.reservation_for("large").grow(75), "everything was released");
     }
 
     #[test]
-    fn what_is_held_is_given_back() {
+    fn held_bytes_are_released_on_drop() {
         let budget = MemoryBudget::new(100);
-        let mut one = budget.hold();
+        let mut one = budget.reservation();
         assert!(one.grow(60) && !one.grow(41) && one.grow(10));
-        let mut other = budget.hold();
+        let mut other = budget.reservation();
         assert!(other.grow(30) && !other.grow(1));
         one.absorb(other);
         assert_eq!(budget.free_bytes(), 0);

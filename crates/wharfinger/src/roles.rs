@@ -1,14 +1,14 @@
-//! What a process is there for. One can be all, or many can share one catalog, each with a part of the work.
+//! The roles of a process. One process can have all roles, or several processes on one catalog share them.
 
 use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessRole {
-    /// Answers calls, and serves the local store.
+    /// Answers API calls, and serves the local store.
     Api,
-    /// Runs the delayed checks and deletes bytes.
+    /// Runs the delayed checks, the pipeline and cleanups.
     Worker,
-    /// Runs what is scheduled.
+    /// Runs the scheduled sweeps.
     Sweeper,
     /// Takes events.
     Ingest,
@@ -41,13 +41,13 @@ impl Roles {
         Roles(vec![role])
     }
 
-    /// Reads names separated by commas; the error names what is none.
+    /// Reads names separated by commas. The error shows the wrong name and the valid ones.
     pub fn parse(list: &str) -> Result<Roles, String> {
         let mut named = Vec::new();
         for word in list.split(',').map(str::trim) {
             match ProcessRole::ALL.into_iter().find(|role| role.as_str() == word) {
                 Some(role) => named.push(role),
-                None => return Err(format!("`{word}` is not a role; there are {}", Roles::all())),
+                None => return Err(format!("`{word}` is not a role. Use some of {}", Roles::all())),
             }
         }
         Ok(Roles(ProcessRole::ALL.into_iter().filter(|role| named.contains(role)).collect()))
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_subset_is_taken_and_what_is_no_role_is_named() {
+    fn any_subset_is_accepted_and_a_wrong_name_is_shown() {
         assert_eq!(Roles::parse("worker, api,api").map(|roles| roles.names()), Ok(vec!["api", "worker"]));
         assert_eq!(Roles::parse("api,worker,sweeper,ingest"), Ok(Roles::all()));
         for (list, named) in [("", "``"), ("api,", "``"), ("api,cook", "`cook`"), ("API", "`API`")] {

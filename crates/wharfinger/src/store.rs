@@ -12,7 +12,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::{DERIVED, ObjectKey, UPLOADS};
 use wharfinger_stores::disk::{DiskStore, MARK};
-use wharfinger_stores::{BlobError, StoreConfig, BlobStore, WriteMode};
+use wharfinger_stores::{BlobError, BlobStore, StoreConfig, WriteMode};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
@@ -32,8 +32,10 @@ pub enum ClaimError {
         now are never deleted"
     )]
     InUse(String, String),
-    #[error("WHARFINGER_BLOB_URL: {0} is the store of another catalog: its {MARK} has `{1}`, this catalog expects `{2}`. Correct \
-        the URL or WHARFINGER_DATABASE_URL")]
+    #[error(
+        "WHARFINGER_BLOB_URL: {0} is the store of another catalog: its {MARK} has `{1}`, this catalog expects `{2}`. Correct \
+        the URL or WHARFINGER_DATABASE_URL"
+    )]
     Foreign(String, String, String),
     #[error(
         "WHARFINGER_BLOB_URL: the {MARK} of {0} is empty or damaged. If this is the right store, run \

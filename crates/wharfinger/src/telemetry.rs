@@ -1,4 +1,4 @@
-//! Logs and metrics. Logs are JSON lines on standard error, and never hold a secret or a signed URL.
+//! Logs and metrics. Logs are JSON lines on standard error. They never contain a secret or a signed URL.
 
 pub mod events;
 pub mod traces;
@@ -8,11 +8,11 @@ use std::sync::OnceLock;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
-/// At this level, unless RUST_LOG says otherwise.
+/// Logs at this level, unless RUST_LOG is set.
 pub fn log_to_stderr(level: &str) {
-    // What RabbitMQ's driver logs about a connection, we say ourselves, in one line.
+    // The RabbitMQ driver is silent: `checks::messages` logs connection problems in one line.
     let filter = crate::config::log_filter().unwrap_or_else(|| format!("{level},lapin=off"));
-    // A second call (tests, embedding programs) keeps the first subscriber.
+    // A second call (in tests) keeps the first subscriber.
     let _ = tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
@@ -24,7 +24,7 @@ pub fn log_to_stderr(level: &str) {
 const REQUEST_BUCKETS_S: [f64; 12] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
-/// The process's one recorder, installed at the first call.
+/// The metrics recorder of the process, installed at the first call.
 pub fn prometheus() -> &'static PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     HANDLE.get_or_init(|| {
@@ -34,7 +34,7 @@ pub fn prometheus() -> &'static PrometheusHandle {
             .expect("the buckets are not empty")
             .build_recorder();
         let handle = recorder.handle();
-        // Fails only if the embedding program has its own recorder; then ours stays empty and theirs counts.
+        // Fails only if another recorder is already installed. Then this one stays empty.
         let _ = metrics::set_global_recorder(recorder);
         metric::describe();
         metric::begin();
@@ -44,7 +44,7 @@ pub fn prometheus() -> &'static PrometheusHandle {
 }
 
 pub mod metric {
-    //! Every metric by name, with bounded labels.
+    //! The metrics by name, with a bounded number of labels. Those of events are in `telemetry::events`.
 
     use std::collections::BTreeSet;
     use std::sync::Mutex;
@@ -60,101 +60,95 @@ pub mod metric {
     const TENANT_LABELS_MAX: usize = 200;
 
     pub(super) fn describe() {
+        describe_counter!("resource_orphaned_files_cleaned_total", "Unconfirmed uploads that were removed");
         describe_counter!(
-            "resource_orphaned_files_cleaned_total",
-            "Uploads that nobody confirmed and that were reclaimed"
+            "resource_quota_refunded_bytes_total",
+            "Bytes of removed unconfirmed uploads, returned to tenants' quotas"
         );
-        describe_counter!("resource_quota_refunded_bytes_total", "Bytes given back to tenants' quotas");
         describe_counter!(
             "resource_cleanup_failures_total",
-            "Physical deletes that failed, by kind of error"
+            "Deletes in the store that failed, by kind of error"
         );
         describe_gauge!("file_pipeline_status", "Files in each status");
         describe_counter!(
-            "quota_counted_anew_total",
-            "How often Redis was let count a tenant anew, by reason"
+            "wharfinger_quota_rebuilds_total",
+            "Rebuilds of a tenant's quota counter in Redis, by reason"
         );
         describe_gauge!(
             "quota_redis_away",
-            "1 while Redis, which lets uploads in, does not answer this process"
+            "1 while the Redis of WHARFINGER_QUOTA_URL does not answer this process"
         );
-        describe_gauge!("broker_up", "0 while the broker does not answer this process");
+        describe_gauge!("broker_up", "0 while the broker does not answer this process, else 1");
         describe_gauge!(
             "quota_drift_bytes",
-            "By how much the counters were off when they were last compared"
+            "The difference of quota counters and files at the last quota sync"
         );
-        describe_gauge!("outbox_lines", "What waits to be told to another system, by destination");
-        describe_counter!("pipeline_stages_ended_total", "How attempts at a stage ended, by outcome");
+        describe_gauge!("outbox_lines", "Outbox lines that wait to be sent, by destination");
+        describe_counter!("pipeline_stages_ended_total", "Finished attempts of pipeline stages, by outcome");
         describe_counter!(
             "notification_deliveries_total",
-            "Attempts to tell the webhook and Slack, by destination and outcome"
+            "Attempts to send to the webhook and Slack, by destination and outcome"
         );
         describe_gauge!(
             "webhook_disabled",
-            "1 if the webhook's receiver answered 410 Gone and is left alone"
+            "1 if the webhook is disabled, because its receiver answered 410 Gone"
         );
-        describe_counter!(
-            "orphan_blobs_deleted_total",
-            "Objects that no row answered for and that were deleted"
+        describe_counter!("orphan_blobs_deleted_total", "Objects without a row that were deleted");
+        describe_gauge!("orphan_blobs", "Objects without a row that were found and not deleted yet");
+        describe_gauge!(
+            "missing_blobs",
+            "Objects of live files that the last scan did not find in the store"
         );
-        describe_gauge!("orphan_blobs", "Objects that no row answers for, found and not deleted yet");
-        describe_gauge!("missing_blobs", "Live files' objects that the last scan did not find in the store");
         describe_gauge!(
             "stuck_files",
-            "Files in the pipeline that have not got on for too long, those that only wait too"
+            "Files in the pipeline without progress for too long, including those that wait in a queue"
         );
-        describe_counter!(
-            "stuck_file_recovery_total",
-            "What became of stuck files whose job was not sound, by action"
-        );
+        describe_counter!("stuck_file_recovery_total", "Recoveries of stuck files, by action");
         describe_gauge!(
             "stuck_file_detection_duration_seconds",
-            "How long the last look for stuck files took"
+            "Duration of the last check for stuck files"
         );
-        describe_gauge!("pending_cleanups", "Physical deletes that wait, by state");
-        describe_gauge!("sweep_last_success_timestamp_seconds", "When each sweep last ended well");
-        describe_gauge!("sweep_running", "1 while somebody runs this sweep");
-        describe_gauge!("sweep_last_run_failed", "1 if the last run of this sweep met errors");
+        describe_gauge!("pending_cleanups", "Deletes in the store that wait, by state");
+        describe_gauge!("sweep_last_success_timestamp_seconds", "When each sweep last succeeded");
+        describe_gauge!("sweep_running", "1 while a process runs this sweep");
+        describe_gauge!("sweep_last_run_failed", "1 if the last run of this sweep had errors");
         describe_counter!(
             "abandoned_uploads_deleted_total",
-            "Uploads that the last net found and reclaimed: their own check and the window's sweep had not"
+            "Unconfirmed uploads that only the orphan cleanup found and removed"
         );
-        describe_gauge!("cleanup_execution_duration_seconds", "How long the last orphan cleanup took");
+        describe_gauge!("cleanup_execution_duration_seconds", "Duration of the last orphan cleanup");
         describe_histogram!(
             "dashboard_request_duration_seconds",
             "Time to answer the dashboard's calls, by endpoint"
         );
         describe_gauge!("pipeline_queue_depth", "Files that wait for a stage, by queue");
-        describe_gauge!("dead_letters", "Files that no stage will try again unless somebody says so");
+        describe_gauge!("dead_letters", "Failed jobs that wait for a redrive");
         describe_gauge!("active_batches", "Batches that have not ended");
-        describe_gauge!(
-            "wharfinger_unreadable_rows",
-            "Rows that could not be read and were set aside, by table"
-        );
+        describe_gauge!("wharfinger_unreadable_rows", "Rows that cannot be read and are skipped, by table");
         describe_counter!(
             "wharfinger_rows_expired_total",
-            "Rows that were removed because their retention was over, by table"
+            "Rows removed at the end of their retention, by table"
         );
         describe_counter!(
             "wharfinger_outbox_lines_dropped_total",
-            "Outbox lines that nobody fetched in time, by destination; those for the archive are lost events"
+            "Outbox lines removed unsent because they were too old, by destination. For the archive these are lost events"
         );
         describe_gauge!("sweep_next_run_timestamp_seconds", "When each sweep is due next");
         describe_histogram!("http_request_duration_seconds", "Time to answer, by route, method and status");
     }
 
-    /// Tables whose rows go when their retention is over.
+    /// Tables whose rows are removed at the end of their retention.
     const EXPIRING_TABLES: [&str; 5] =
         ["deletion_log", "queue_tenants", "file_counts", "upload_batches", "file_history"];
-    /// Whose lines are not kept for ever.
-    const FORGETFUL: [Destination; 2] = [Destination::Broker, Destination::Archive];
+    /// Destinations whose old lines are removed unsent.
+    const EXPIRING_DESTINATIONS: [Destination; 2] = [Destination::Broker, Destination::Archive];
     const RECOVERIES: [&str; 2] = ["reEnqueued", "permanentlyFailed"];
     const CLEANUP_ERRORS: [&str; 2] = ["unavailable", "refused"];
-    /// `quota::count::Why` has a test that compares.
-    pub(crate) const COUNT_REASONS: [&str; 6] = ["lost", "moved", "back", "doubt", "full", "sync"];
+    /// The names of `quota::rebuild::RebuildReason` (test `every_reason_is_a_label_of_the_metric`).
+    pub(crate) const REBUILD_REASONS: [&str; 6] = ["lost", "moved", "back", "doubt", "full", "sync"];
     const STAGE_OUTCOMES: [&str; 5] = ["done", "retried", "failed", "quarantined", "lease_lost"];
 
-    /// What has not happened yet is 0, not absent: rules compare it with what comes. Tenants are not known beforehand.
+    /// Starts the counters at 0: `increase()` in an alert needs a first value. Labels of tenants are not known yet.
     pub(super) fn begin() {
         for name in ["orphan_blobs_deleted_total", "abandoned_uploads_deleted_total"] {
             counter!(name).increment(0);
@@ -168,8 +162,8 @@ pub mod metric {
         for outcome in STAGE_OUTCOMES {
             counter!("pipeline_stages_ended_total", "outcome" => outcome).increment(0);
         }
-        for reason in COUNT_REASONS {
-            counter!("quota_counted_anew_total", "reason" => reason).increment(0);
+        for reason in REBUILD_REASONS {
+            counter!("wharfinger_quota_rebuilds_total", "reason" => reason).increment(0);
         }
         for destination in [Destination::Webhook, Destination::Slack] {
             for outcome in Delivery::ALL {
@@ -179,7 +173,7 @@ pub mod metric {
         for table in EXPIRING_TABLES {
             rows_expired(table, 0);
         }
-        for destination in FORGETFUL {
+        for destination in EXPIRING_DESTINATIONS {
             outbox_lines_dropped(destination, 0);
         }
         stuck_detection_took(0);
@@ -187,7 +181,7 @@ pub mod metric {
         quota_drift(0);
     }
 
-    /// The first tenants get labels of their own, the rest share one: a scrape stays bounded.
+    /// The first tenants get a label each, all others share one, so that a scrape stays small.
     fn tenant_label(tenant: &TenantId) -> String {
         static KNOWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -207,8 +201,8 @@ pub mod metric {
         counter!("resource_quota_refunded_bytes_total", "tenant_id" => tenant_label(tenant)).increment(bytes);
     }
 
-    pub fn quota_counted_anew(reason: &'static str) {
-        counter!("quota_counted_anew_total", "reason" => reason).increment(1);
+    pub fn quota_rebuilt(reason: &'static str) {
+        counter!("wharfinger_quota_rebuilds_total", "reason" => reason).increment(1);
     }
 
     pub fn redis_away(is_away: bool) {
@@ -259,14 +253,14 @@ pub mod metric {
         counter!("orphan_blobs_deleted_total").increment(count);
     }
 
-    /// What came of telling another system something.
+    /// The outcome of sending a line to another system.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Delivery {
         Delivered,
-        /// To be tried again.
+        /// It will be retried.
         Failed,
         GivenUp,
-        /// Nobody wants to be told any more.
+        /// The receiver is disabled.
         Dropped,
     }
 
@@ -305,7 +299,7 @@ pub mod metric {
         gauge!("cleanup_execution_duration_seconds").set(ms as f64 / 1_000.0);
     }
 
-    /// A connection that was closed before its client did so.
+    /// The server closed the connection.
     pub fn connection_closed(reason: &'static str) {
         counter!("wharfinger_connections_closed_total", "reason" => reason).increment(1);
     }

@@ -220,5 +220,8 @@ pub(super) async fn failed_cleanups_are_retried_now_by_scope(db: &TestDb) {
     );
     assert_eq!(retried(Scope::All).await, 2, "a leased cleanup is not changed");
     assert_eq!(due().await.len(), 2);
-    assert_eq!(settled(db, &first[0], CleanupOutcome::Deleted, at).await, CleanupTotals { done: 1, ..NOTHING });
+    assert_eq!(
+        settled(db, &first[0], CleanupOutcome::Deleted, at).await,
+        CleanupTotals { done: 1, ..NOTHING }
+    );
 }

@@ -68,7 +68,7 @@ pub(super) async fn an_idle_tenant_gets_no_credit_for_its_idle_time(db: &TestDb)
 }
 
 /// A claim for other tenants than the crowd finds their files behind the backlog of the crowd.
-pub(super) async fn a_claim_for_other_tenants_skips_the_crowd(db: &TestDb) {
+pub(super) async fn a_claim_for_other_tenants_skips_a_large_backlog(db: &TestDb) {
     queue(db, "crowd", 80).await;
     assert_eq!(claimed(&db.catalog, 4).await.len(), 4);
     let of_others =

@@ -292,7 +292,7 @@ cases! {
         a_single_file_does_not_wait_behind_a_large_backlog
         every_tenant_gets_its_share
         an_idle_tenant_gets_no_credit_for_its_idle_time
-        a_claim_for_other_tenants_skips_the_crowd
+        a_claim_for_other_tenants_skips_a_large_backlog
         concurrent_claims_stay_fair
         cleanups_are_claimed_fairly
         notifications_are_claimed_fairly

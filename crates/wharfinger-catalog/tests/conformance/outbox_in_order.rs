@@ -18,7 +18,9 @@ async fn claimed(catalog: &Catalog, limit: usize, now: i64) -> Vec<OutboxLine> {
 
 fn notice(line: &OutboxLine) -> (Uuid, String, i64) {
     match &line.payload {
-        OutboxPayload::Notification { notification, subject, place } => (*notification, subject.clone(), *place),
+        OutboxPayload::Notification { notification, subject, place } => {
+            (*notification, subject.clone(), *place)
+        }
         other => panic!("not a notice: {other:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! A process assembled: the core, and what each subsystem keeps for itself.
+//! All parts of a process: the core and the state of each subsystem.
 
 mod open;
 
@@ -19,22 +19,21 @@ use crate::uploads::Uploads;
 
 pub struct App {
     pub core: Arc<Core>,
-    /// All of them, unless whoever opened it says otherwise.
+    /// All roles by default. `serve` sets them from `--role`.
     pub roles: Roles,
     pub quota: Arc<Quota>,
-    /// Takes events, once it was started.
+    /// Set by `start_ingest`.
     pub ingest: OnceLock<Arc<Ingest>>,
     pub uploads: Uploads,
-    /// RabbitMQ, where it brings the delayed checks.
+    /// RabbitMQ, if it is configured.
     pub broker: Option<Broker>,
     pub pipeline: Arc<Pipeline>,
-    /// The webhook and Slack, where there are any.
+    /// The webhook and Slack, if they are configured.
     pub notifier: Notifier,
-    /// What is shown of how things stand.
     pub dashboard: Dashboard,
     pub tokens: TokenKeys,
-    /// What the bodies of requests may take in memory.
+    /// The memory that request bodies may use together.
     pub request_bodies: MemoryBudget,
-    /// When stuck files and orphans are counted again for the metrics: a long backlog not each time that somebody asks.
+    /// When the metrics count stuck files and orphans again. A slow count is not repeated at every scrape.
     pub count_findings_at: Mutex<Instant>,
 }

@@ -1,4 +1,4 @@
-//! Opens everything that a process works with: to serve, to take events only, or beside a server.
+//! Opens all parts of a process: a server, a server that only takes events, or a command beside a server.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
@@ -13,23 +13,23 @@ use crate::auth::TokenKeys;
 use crate::checks::messages::Broker;
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
-use crate::core::{Core, OpenError, Opening};
+use crate::core::{Core, OpenError, OpenMode};
 use crate::dashboard::Dashboard;
 use crate::ingest::Ingest;
 use crate::memory_budget::MemoryBudget;
 use crate::notify::Notifier;
 use crate::pipeline::Pipeline;
-use crate::quota::{Quota, take_back_from_redis};
+use crate::quota::{Quota, move_all_to_database};
 use crate::roles::Roles;
 use crate::store::StoreState;
 use crate::uploads::Uploads;
 
-/// Bodies of requests, of all callers at once.
+/// The memory for request bodies of all callers together.
 const REQUEST_BODIES_BYTES: usize = 256 << 20;
 
 impl App {
-    /// Opens every backend, brings the schema up to date, and ends what the settings do not ask for any more.
-    /// `public_url` is what signed URLs of the local store begin with.
+    /// Opens every backend and updates the schema. Outbox lines for a system that is no longer configured are removed.
+    /// `public_url` is the start of the local store's signed URLs.
     pub async fn open(
         settings: Settings,
         secrets: &Secrets,
@@ -38,14 +38,14 @@ impl App {
         public_url: String,
     ) -> Result<App, OpenError> {
         let (app, state) =
-            App::open_as(Opening::ToServe, settings, secrets, clock, faults, public_url).await?;
-        // What Redis counts is not what a catalog from a backup says.
+            App::open_as(OpenMode::Serve, settings, secrets, clock, faults, public_url).await?;
+        // After a restore from a backup, the counters in Redis do not match the catalog.
         if app.quota.redis_owner.is_none() || matches!(state, StoreState::Restored { .. }) {
-            take_back_from_redis(&app.quota.quota_context()).await?;
+            move_all_to_database(&app.quota.quota_context()).await?;
         }
         let catalog = &app.core.catalog;
         if app.broker.is_none() {
-            // Checks that were to be published are found by whoever polls.
+            // The poller finds these checks.
             catalog.purge_outbox(Destination::Broker).await?;
         }
         if app.notifier.webhook.is_none() {
@@ -57,18 +57,18 @@ impl App {
         Ok(app)
     }
 
-    /// For a process that only takes events: it does so while the store is away, too.
-    pub async fn open_to_take_events(
+    /// For a process that only takes events. It also starts while a remote store is down.
+    pub async fn open_for_ingest(
         settings: Settings,
         secrets: &Secrets,
         clock: Clock,
         public_url: String,
     ) -> Result<App, OpenError> {
         let faults = Faults::none();
-        Ok(App::open_as(Opening::ToTakeEvents, settings, secrets, clock, faults, public_url).await?.0)
+        Ok(App::open_as(OpenMode::IngestOnly, settings, secrets, clock, faults, public_url).await?.0)
     }
 
-    /// From now on this process takes events; its loops bring them to the store.
+    /// From now on this process takes events. Its loops upload them to the store.
     pub async fn start_ingest(&self) -> Result<(), OpenError> {
         let core = &self.core;
         let settings = &core.settings.ingest;
@@ -79,10 +79,12 @@ impl App {
                     |error: String| OpenError::Ingest(format!("INGEST_BLOB_URL: {place}: {error}"));
                 match place.connect().await.map_err(|error| unusable(error.to_string()))? {
                     Some(store) => store,
-                    // Nobody gets signed URLs of it.
+                    // No client gets signed URLs of it, so any key will do.
                     None => Arc::new(
                         DiskStore::open(
-                            place.folder().ok_or_else(|| unusable("no driver for it".into()))?,
+                            place
+                                .folder()
+                                .ok_or_else(|| unusable("this kind of store is not supported".into()))?,
                             &core.public_url,
                             SigningKey::new(&rand::random::<[u8; 32]>()),
                             Faults::none(),
@@ -93,20 +95,24 @@ impl App {
             }
         };
         let ingest = Ingest::open(settings, &core.settings.instance_id, core.clock.clone(), store);
-        // A second start finds the first one's.
+        // Already set if this is called twice.
         let _ = self.ingest.set(Arc::new(ingest.map_err(OpenError::Ingest)?));
         Ok(())
     }
 
-    /// For a command beside a server, whose settings and schema are the ones that count: opening changes nothing.
-    pub async fn open_beside(settings: Settings, secrets: &Secrets, clock: Clock) -> Result<App, OpenError> {
+    /// For a command that may run beside a server: changes neither the schema nor the outbox.
+    pub async fn open_for_command(
+        settings: Settings,
+        secrets: &Secrets,
+        clock: Clock,
+    ) -> Result<App, OpenError> {
         let public_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{}", settings.listen));
         let faults = Faults::none();
-        Ok(App::open_as(Opening::Beside, settings, secrets, clock, faults, public_url).await?.0)
+        Ok(App::open_as(OpenMode::Command, settings, secrets, clock, faults, public_url).await?.0)
     }
 
     async fn open_as(
-        opening: Opening,
+        mode: OpenMode,
         settings: Settings,
         secrets: &Secrets,
         clock: Clock,
@@ -114,13 +120,13 @@ impl App {
         public_url: String,
     ) -> Result<(App, StoreState), OpenError> {
         wharfinger_calls::tls::install_provider();
-        let (core, state) = Core::open(opening, settings, secrets, clock, &faults, public_url).await?;
+        let (core, state) = Core::open(mode, settings, secrets, clock, &faults, public_url).await?;
         let core = Arc::new(core);
         let settings = &core.settings;
-        // Events need neither.
-        let (quota, broker) = match opening {
-            Opening::ToTakeEvents => (Quota::without_redis(core.clone()), None),
-            Opening::ToServe | Opening::Beside => {
+        // Ingest needs neither.
+        let (quota, broker) = match mode {
+            OpenMode::IngestOnly => (Quota::without_redis(core.clone()), None),
+            OpenMode::Serve | OpenMode::Command => {
                 (Quota::open(core.clone(), &faults).await?, Broker::open(settings, &faults).await?)
             }
         };

@@ -1,5 +1,5 @@
-//! The public keys of an issuer, from a file or a URL. They are read again every few minutes, so that a key which the
-//! issuer has withdrawn stops working here too.
+//! The public keys of an issuer (JWKS), from a file or a URL. They are read again every few minutes, so that a key that
+//! the issuer withdraws stops working here too.
 
 use std::path::{Path, PathBuf};
 use std::sync::RwLock;
@@ -17,7 +17,7 @@ use crate::config::mask_url;
 
 /// Keys older than this are read again before the next token is checked.
 const KEYS_AGE_MS_MAX: i64 = 5 * 60_000;
-/// The issuer is asked at most this often, whatever tokens come.
+/// The keys are requested at most this often, whatever tokens arrive.
 const ASK_PAUSE_MS: i64 = 30_000;
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const JWKS_BYTES_MAX: usize = 1 << 20;
@@ -50,11 +50,13 @@ struct Times {
 }
 
 impl Jwks {
-    /// A file must be readable and sound; a URL is asked when the first token comes.
+    /// A file must be readable and valid. A URL is requested later, by `refresh_old`.
     pub fn open(source: Source) -> Result<Jwks, String> {
         let keys = match &source {
             Source::File(path) => match read_file(path)? {
-                keys if keys.is_empty() => return Err(format!("{}: it has no {USABLE}", path.display())),
+                keys if keys.is_empty() => {
+                    return Err(format!("{}: the file has no {USABLE}", path.display()));
+                }
                 keys => keys,
             },
             Source::Url(_) => Vec::new(),
@@ -64,7 +66,7 @@ impl Jwks {
         Ok(Jwks { source, keys: RwLock::new(keys), times })
     }
 
-    /// What the function makes of each key that fits, up to the first that it accepts. None: no key fits.
+    /// Calls `accept` with each matching key, up to the first that it accepts. None: no key matches.
     pub fn find<T, E>(
         &self,
         algorithm: Algorithm,
@@ -72,11 +74,11 @@ impl Jwks {
         accept: impl Fn(&DecodingKey) -> Result<T, E>,
     ) -> Option<Result<T, E>> {
         let keys = self.keys.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let fits = |key: &&VerifyingKey| {
+        let matches = |key: &&VerifyingKey| {
             key.algorithm == algorithm && (id.is_none() || key.id.is_none() || key.id.as_deref() == id)
         };
         let mut last = None;
-        for key in keys.iter().filter(fits) {
+        for key in keys.iter().filter(matches) {
             let outcome = accept(&key.key);
             let is_accepted = outcome.is_ok();
             last = Some(outcome);
@@ -87,7 +89,7 @@ impl Jwks {
         last
     }
 
-    /// Reads the keys again if they are old. Where another request does so already, the old keys are used meanwhile.
+    /// Reads the keys again if they are old. While another request does that, the old keys are used.
     pub async fn refresh_old(&self, now: UnixMs) {
         if let Ok(mut times) = self.times.try_lock()
             && now >= times.read_at.saturating_add(KEYS_AGE_MS_MAX)
@@ -97,7 +99,7 @@ impl Jwks {
         }
     }
 
-    /// Reads the keys again because none fits, unless that was done a moment ago. All requests wait for the same answer.
+    /// Reads the keys again because none matches, unless that just happened. All requests wait for the same answer.
     pub async fn refresh_unknown(&self, now: UnixMs) {
         let mut times = self.times.lock().await;
         if now >= times.asked_at.saturating_add(ASK_PAUSE_MS) {
@@ -114,12 +116,16 @@ impl Jwks {
         match read {
             Ok(keys) => {
                 if keys.is_empty() {
-                    tracing::error!("the JWKS has no {USABLE}: no token is taken until it has one");
+                    tracing::error!(
+                        "the JWKS has no usable key, all its tokens are refused; it needs an {USABLE}"
+                    );
                 }
                 times.read_at = now;
                 *self.keys.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = keys;
             }
-            Err(problem) => tracing::error!(error = %problem, "cannot read the JWKS, the old keys stay"),
+            Err(problem) => {
+                tracing::error!(error = %problem, "cannot read the JWKS, the old keys stay valid")
+            }
         }
     }
 }
@@ -129,7 +135,7 @@ fn read_file(path: &Path) -> Result<Vec<VerifyingKey>, String> {
     parse(&text).map_err(|problem| format!("{}: {problem}", path.display()))
 }
 
-/// From this address and no other: an answer that leads elsewhere is refused.
+/// Redirects are refused: only this address is trusted.
 async fn fetch(url: &str) -> Result<Vec<VerifyingKey>, String> {
     let client = reqwest::Client::builder()
         .timeout(FETCH_TIMEOUT)
@@ -140,14 +146,14 @@ async fn fetch(url: &str) -> Result<Vec<VerifyingKey>, String> {
     let failed = |error: reqwest::Error| format!("{shown}: {}", error.without_url());
     let answer = client.get(url).send().await.map_err(failed)?;
     if !answer.status().is_success() {
-        return Err(format!("{shown} answers {}", answer.status()));
+        return Err(format!("{shown} answered {}", answer.status()));
     }
     let mut text = Vec::new();
     let mut chunks = answer.bytes_stream();
     while let Some(chunk) = chunks.next().await {
         text.extend_from_slice(&chunk.map_err(failed)?);
         if text.len() > JWKS_BYTES_MAX {
-            return Err(format!("{shown} answers with more than {JWKS_BYTES_MAX} bytes"));
+            return Err(format!("{shown} answered with more than {JWKS_BYTES_MAX} bytes"));
         }
     }
     parse(&text)
@@ -158,25 +164,24 @@ struct KeySet {
     keys: Vec<serde_json::Value>,
 }
 
-/// What the keys of a set have to be.
+/// The kinds of keys that are used.
 const USABLE: &str = "RS256 (at least 2048 bits) or ES256 key for signatures";
 
-/// Keys of other kinds, for other uses, or that make no sense are skipped: what is left is what the issuer stands for now,
-/// even if that is nothing.
+/// Skips invalid keys and keys of other kinds or uses. The result may be empty: then the issuer has no valid key now.
 pub fn parse(text: &[u8]) -> Result<Vec<VerifyingKey>, String> {
     if text.len() > JWKS_BYTES_MAX {
         return Err(format!("larger than {JWKS_BYTES_MAX} bytes"));
     }
     let set: KeySet = serde_json::from_slice(text).map_err(|error| format!("not a JWKS: {error}"))?;
     let mut keys = Vec::new();
-    // A kind of key that is not known here is no reason to do without the others.
+    // An unknown kind of key must not prevent the use of the others.
     let known = set.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
     for jwk in known.filter(is_for_signatures) {
         let Some(algorithm) = algorithm(&jwk) else { continue };
         let key = match DecodingKey::from_jwk(&jwk) {
             Ok(key) => key,
             Err(error) => {
-                tracing::warn!(keyId = jwk.common.key_id, error = %error, "a key of the JWKS is skipped");
+                tracing::warn!(keyId = jwk.common.key_id, error = %error, "an invalid key of the JWKS was skipped");
                 continue;
             }
         };
@@ -188,7 +193,7 @@ pub fn parse(text: &[u8]) -> Result<Vec<VerifyingKey>, String> {
     }
 }
 
-/// A key that says what it is for says that it verifies signatures.
+/// Keys may omit their use. If they have it, it must be the verification of signatures.
 fn is_for_signatures(jwk: &Jwk) -> bool {
     let by_use = jwk.common.public_key_use.as_ref().is_none_or(|word| *word == PublicKeyUse::Signature);
     let operations = jwk.common.key_operations.as_ref();

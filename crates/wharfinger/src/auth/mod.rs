@@ -1,5 +1,5 @@
-//! Bearer tokens: HS256 with the server's secret, RS256 and ES256 with the keys of a JWKS. The algorithm belongs to the
-//! key, never to the token.
+//! Bearer tokens: HS256 with the server's secret, RS256 and ES256 with the keys of a JWKS. The key decides which algorithm
+//! is accepted, not the token's header.
 
 mod jwks;
 
@@ -24,10 +24,10 @@ struct Claims {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     role: Option<String>,
     exp: serde_json::Number,
-    /// Of a worker: the stages that it may lease.
+    /// For workers: the stages that they may lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     stages: Option<Vec<String>>,
-    /// Of a worker: the tenants whose files it may lease.
+    /// For workers: the tenants whose files they may lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tenants: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ struct Claims {
     aud: Option<serde_json::Value>,
 }
 
-/// A caller, for as long as their token holds.
+/// A caller, until the token expires.
 #[derive(Clone, Debug)]
 pub struct Session {
     pub caller: Caller,
@@ -46,7 +46,7 @@ pub struct Session {
     pub lease_scope: LeaseScope,
 }
 
-/// What a worker's token narrows its leases to.
+/// The limits in a worker's token.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseScope {
     /// None: all stages.
@@ -76,12 +76,12 @@ impl TokenKeys {
         })
     }
 
-    /// A token signed with the server's own secret; none where it has only a JWKS.
+    /// A token signed with the server's secret. None if it has only a JWKS.
     pub fn mint(&self, caller: &Caller, expires_at: UnixMs) -> Option<String> {
         self.mint_scoped(caller, &LeaseScope::default(), expires_at)
     }
 
-    /// The same for a worker that may lease only some files.
+    /// The same for a worker with limits.
     pub fn mint_scoped(&self, caller: &Caller, scope: &LeaseScope, expires_at: UnixMs) -> Option<String> {
         let (signing, _) = self.secret.as_ref()?;
         let words = |stages: &Vec<Stage>| stages.iter().map(|stage| stage.as_str().to_owned()).collect();
@@ -100,7 +100,7 @@ impl TokenKeys {
         encode(&Header::new(Algorithm::HS256), &claims, signing).ok()
     }
 
-    /// Asks the issuer for its keys before the first token comes.
+    /// Reads the issuer's keys if they are old.
     pub async fn refresh(&self, now: UnixMs) {
         if let Some(jwks) = &self.jwks {
             jwks.refresh_old(now).await;
@@ -113,7 +113,7 @@ impl TokenKeys {
         }
         let header = decode_header(token).map_err(|_| "the token cannot be read")?;
         if has_critical_extensions(token) {
-            return Err("the token asks for an extension that is not supported (`crit`)");
+            return Err("the token needs an extension that is not supported (`crit`)");
         }
         let claims = match header.alg {
             Algorithm::HS256 => {
@@ -133,14 +133,14 @@ impl TokenKeys {
         if let Some(Ok(claims)) = find() {
             return Ok(claims);
         }
-        // Perhaps the issuer has other keys by now.
+        // The issuer may have new keys.
         jwks.refresh_unknown(now).await;
-        find().unwrap_or(Err("the token's key is not known here"))
+        find().unwrap_or(Err("the token is signed with an unknown key"))
     }
 
     fn decode(&self, token: &str, key: &DecodingKey, algorithm: Algorithm) -> Result<Claims, &'static str> {
         let mut validation = Validation::new(algorithm);
-        // Times are compared with our own clock, below.
+        // `session` compares the times with our clock.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         validation.validate_aud = self.audience.is_some();
@@ -161,7 +161,7 @@ impl TokenKeys {
                 ErrorKind::InvalidIssuer => "the token is from another issuer",
                 ErrorKind::InvalidAudience => "the token is for another audience",
                 ErrorKind::MissingRequiredClaim(_) | ErrorKind::Json(_) => {
-                    "the token lacks a claim: `sub`, `tenant` and `exp` are required"
+                    "a claim is missing in the token: `sub`, `tenant` and `exp` are required"
                 }
                 _ => "the token cannot be read",
             }
@@ -169,7 +169,7 @@ impl TokenKeys {
     }
 }
 
-/// Extensions that a verifier must understand (RFC 7515, 4.1.11). There is none that we do.
+/// Extensions that a verifier must support (RFC 7515, 4.1.11). This one supports none.
 fn has_critical_extensions(token: &str) -> bool {
     let header = token.split('.').next().unwrap_or_default();
     let bytes = URL_SAFE_NO_PAD.decode(header).unwrap_or_default();
@@ -180,22 +180,22 @@ fn has_critical_extensions(token: &str) -> bool {
 fn session(claims: Claims, now: UnixMs) -> Result<Session, &'static str> {
     let seconds = |number: &serde_json::Number| number.as_f64().filter(|s| s.is_finite());
     let now_seconds = now as f64 / 1_000.0;
-    let expires = seconds(&claims.exp).ok_or("the token's `exp` is no time")?;
+    let expires = seconds(&claims.exp).ok_or("the token's `exp` is not a time")?;
     if expires <= now_seconds {
         return Err("the token has expired");
     }
     if let Some(nbf) = &claims.nbf
-        && seconds(nbf).ok_or("the token's `nbf` is no time")? > now_seconds + 60.0
+        && seconds(nbf).ok_or("the token's `nbf` is not a time")? > now_seconds + 60.0
     {
         return Err("the token is not valid yet");
     }
     let role = match claims.role.as_deref() {
         None => Role::User,
-        Some(word) => Role::parse(word).ok_or("the token's `role` is not known")?,
+        Some(word) => Role::parse(word).ok_or("the token's `role` is unknown")?,
     };
     let caller = Caller {
-        tenant: TenantId::new(&claims.tenant).map_err(|_| "the token's `tenant` is not a usable name")?,
-        user: UserId::new(&claims.sub).map_err(|_| "the token's `sub` is not a usable name")?,
+        tenant: TenantId::new(&claims.tenant).map_err(|_| "the token's `tenant` is not a valid name")?,
+        user: UserId::new(&claims.sub).map_err(|_| "the token's `sub` is not a valid name")?,
         role,
     };
     let stages = claims.stages.map(|words| words.iter().map(|word| Stage::parse(word)).collect());
@@ -203,8 +203,8 @@ fn session(claims: Claims, now: UnixMs) -> Result<Session, &'static str> {
     let tenants = claims.tenants.map(|names| names.iter().map(|name| TenantId::new(name)).collect());
     let tenants: Option<Result<Vec<TenantId>, _>> = tenants;
     let lease_scope = LeaseScope {
-        stages: stages.map(|all| all.ok_or("the token's `stages` names an unknown stage")).transpose()?,
-        tenants: tenants.transpose().map_err(|_| "the token's `tenants` has a name that is not usable")?,
+        stages: stages.map(|all| all.ok_or("the token's `stages` has an unknown stage")).transpose()?,
+        tenants: tenants.transpose().map_err(|_| "the token's `tenants` has an invalid name")?,
     };
     Ok(Session { caller, expires_at: (expires * 1_000.0) as UnixMs, lease_scope })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use wharfinger_calls::faults::Faults;
-use wharfinger_catalog::{CatalogError, Destination, JobClaim, OutboxPayload, OutboxLine};
+use wharfinger_catalog::{CatalogError, Destination, JobClaim, OutboxLine, OutboxPayload};
 use wharfinger_engines::rabbitmq::{DelayedMessage, DueMessage, DueMessages, Rabbit, RabbitOptions};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::JobId;
@@ -187,8 +187,11 @@ async fn run(uploads: &Uploads, broker: &Broker, messages: Vec<DueMessage>) -> R
                 known.push(message);
             }
             Err(_) => {
-                tracing::error!(job = CHECK_QUEUE, "a message without a job id was moved to the dead letters");
-                let _ = message.refuse().await;
+                tracing::error!(
+                    job = CHECK_QUEUE,
+                    "a message without a job id was moved to the dead letters"
+                );
+                let _ = message.reject().await;
             }
         }
     }

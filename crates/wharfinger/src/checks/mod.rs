@@ -1,4 +1,4 @@
-//! The delayed checks: jobs that check an upload when its window is over.
+//! Delayed checks: jobs that check an upload when its upload window is over.
 
 pub mod messages;
 
@@ -18,14 +18,14 @@ use crate::uploads::init::CHECK_QUEUE;
 const CLAIM_JOBS: usize = 100;
 const AT_ONCE: usize = 16;
 const RETRY: Backoff = Backoff { base_ms: 5_000, cap_ms: 600_000 };
-/// A store that does not answer holds up its own check, not the others.
+/// For one check, so that a store that does not answer does not delay the others.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
-const TAKE_BACK_JOBS: usize = 100;
+const EXPIRED_JOBS_MAX: usize = 100;
 
-/// Runs every check that is due, unless told to claim no more; answers how many.
+/// Runs every check that is due, until `stop` is cancelled. Returns how many.
 pub async fn run_due(uploads: &Uploads, stop: &CancellationToken) -> Result<u64, VerbError> {
     let core = &uploads.core;
-    take_back(core).await?;
+    end_expired_leases(core).await?;
     let mut ran = 0;
     while !stop.is_cancelled() {
         let jobs = core.catalog.claim_jobs(claim(core)).await?;
@@ -72,7 +72,8 @@ async fn run_one(uploads: &Uploads, job: &LeasedJob) -> Result<(), VerbError> {
     }
 }
 
-/// A check that put the file off has taken the job back to wait; a job whose file has ended is gone already.
+/// Completes the jobs whose check succeeded, and schedules a retry for the others. A job that its own check rescheduled or
+/// removed is no longer leased, so it is not changed here.
 async fn settle(core: &Core, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) -> Result<(), VerbError> {
     let mut done = Vec::new();
     for (job, outcome) in outcomes {
@@ -80,11 +81,11 @@ async fn settle(core: &Core, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) 
             Ok(()) => done.push((job.id, job.token)),
             Err(error) => {
                 tracing::warn!(job = CHECK_QUEUE, jobId = %job.id, error = %error.with_cause(), attempt = job.attempt,
-                    "a check failed");
+                    "a delayed check failed");
                 let now = core.clock.now();
                 let delay =
                     i64::try_from(RETRY.delay_ms(job.attempt, rand::random())).unwrap_or(i64::MAX / 4);
-                let why = format!("{error:?}");
+                let why = error.with_cause();
                 core.catalog.fail_job(job.id, job.token, &why, Some(now + delay), now).await?;
             }
         }
@@ -93,14 +94,15 @@ async fn settle(core: &Core, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) 
     Ok(())
 }
 
-pub async fn take_back(core: &Core) -> Result<(), VerbError> {
+/// Ends the leases of workers that died, so that their checks run again.
+pub async fn end_expired_leases(core: &Core) -> Result<(), VerbError> {
     loop {
         let now = core.clock.now();
-        let taken = core.catalog.end_expired_jobs(CHECK_QUEUE, now, now, TAKE_BACK_JOBS).await?;
+        let taken = core.catalog.end_expired_jobs(CHECK_QUEUE, now, now, EXPIRED_JOBS_MAX).await?;
         for (job, fate) in &taken {
             tracing::warn!(job = CHECK_QUEUE, jobId = %job, fate = ?fate, "a lease ran out");
         }
-        if taken.len() < TAKE_BACK_JOBS {
+        if taken.len() < EXPIRED_JOBS_MAX {
             return Ok(());
         }
     }

@@ -1,4 +1,4 @@
-//! `wharfinger config`: the effective settings and where each came from.
+//! `wharfinger config`: prints the effective settings and where each one was set.
 
 use clap::Args;
 
@@ -8,19 +8,19 @@ use crate::config::{Flags, HIDDEN, SETTINGS, Settings, Values, mask_path, mask_u
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
     let values = Values::read(flags)?;
-    // Impossible values are reported here as they would be at the start.
+    // Reports invalid values, as `serve` does.
     Settings::from_values(&values)?;
     let rows = SETTINGS.iter().map(|setting| {
         let (value, origin) = values.with_origin(setting.env).unwrap_or(("", "not set"));
         let value = match setting.secret {
-            // Other addresses may carry a password too.
+            // A URL may contain a password although the setting is not marked as a secret.
             false if value.contains("://") => mask_url(value),
             false => value.to_owned(),
             true if setting.env.ends_with("WEBHOOK_URL") => mask_path(value),

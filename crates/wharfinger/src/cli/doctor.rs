@@ -1,4 +1,4 @@
-//! `wharfinger doctor`: checks every backend and says what is wrong and how to mend it.
+//! `wharfinger doctor`: checks every backend, and prints what is wrong and how to fix it.
 
 mod blobs;
 mod engines;
@@ -16,17 +16,17 @@ use super::{Failure, catalog_options};
 use crate::auth::TokenKeys;
 use crate::clock::Clock;
 use crate::config::{Flags, Secrets, Settings, prepare_secrets};
-use crate::core::named;
+use crate::core::catalog_error_text;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Take the store as it is for this catalog's: after a restore of the catalog, or to begin with an empty store
+    /// Accept the store for this catalog: after a restore of the database, or to start with a new store
     #[arg(long)]
     accept_store: bool,
-    /// Send to the webhook again after its receiver answered 410 Gone
+    /// Send to the webhook again, after its receiver answered 410 Gone
     #[arg(long)]
     enable_webhook: bool,
 }
@@ -37,15 +37,15 @@ struct Finding {
     detail: String,
 }
 
-/// Rows that cannot be read, as many as are named.
+/// At most this many unreadable rows are listed.
 const UNREADABLE_SHOWN: usize = 5;
 
-/// Clocks further apart than this make deadlines differ from what people expect.
+/// A larger difference makes deadlines visibly wrong.
 const CLOCK_SKEW_MS_MAX: i64 = 2_000;
 
 pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
     let settings = Settings::load(flags)?;
-    let mut findings = vec![good("settings", "every value is possible")];
+    let mut findings = vec![good("settings", "all values are valid")];
     match prepare_secrets(&settings) {
         Ok(secrets) => {
             findings.push(check_tokens(&settings, &secrets));
@@ -65,7 +65,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
         for finding in &findings {
             line(format!(
                 "{} {:<10} {}",
-                if finding.ok { "ok   " } else { "WRONG" },
+                if finding.ok { "ok  " } else { "FAIL" },
                 finding.what,
                 finding.detail
             ));
@@ -88,51 +88,56 @@ fn bad(what: &'static str, detail: impl ToString) -> Finding {
 
 fn check_tokens(settings: &Settings, secrets: &Secrets) -> Finding {
     match TokenKeys::load(settings, secrets) {
-        Ok(_) if secrets.jwt_secret.is_some() => good("tokens", "HS256 secret present"),
-        Ok(_) => good("tokens", "JWKS only: tokens come from your issuer"),
+        Ok(_) if secrets.jwt_secret.is_some() => good("tokens", "signed with this server's HS256 secret"),
+        Ok(_) => good("tokens", "only tokens of your issuer are accepted (JWKS)"),
         Err(error) => bad("tokens", error),
     }
 }
 
 async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mut Vec<Finding>) {
-    let mend = match &settings.database {
-        CatalogUrl::Sqlite(path) => format!("check that {} can be written", path.display()),
+    let remedy = match &settings.database {
+        CatalogUrl::Sqlite(path) => format!("Check that this user may write to {}", path.display()),
         CatalogUrl::Postgres(_) => {
-            "check WHARFINGER_DATABASE_URL, that the server runs, and that this user may create tables".into()
+            "Check WHARFINGER_DATABASE_URL, that the server runs, and that this user may create tables".into()
         }
     };
     if let CatalogUrl::Sqlite(path) = &settings.database
         && !path.exists()
     {
-        findings.push(good("catalog", format!("{} will be made at the first start", path.display())));
+        findings.push(good("catalog", format!("{} will be created at the first start", path.display())));
         if arguments.accept_store {
-            findings.push(bad("store", "not accepted: run `wharfinger migrate` first, then this again"));
+            findings
+                .push(bad("store", "not accepted. Run `wharfinger migrate` first, then this command again"));
         }
         return check_the_rest(settings, None, findings).await;
     }
-    // Whoever asks wants to know how it is now.
+    // Without waiting for the database: doctor reports the state now.
     let catalog = match Catalog::open_with_timeout(catalog_options(settings), Duration::ZERO).await {
         Ok(catalog) => catalog,
-        Err(error @ CatalogError::Unusable(_)) => return findings.push(bad("catalog", named(&error))),
-        Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
+        Err(error @ CatalogError::Unusable(_)) => {
+            return findings.push(bad("catalog", catalog_error_text(&error)));
+        }
+        Err(error) => return findings.push(bad("catalog", format!("{error}. {remedy}"))),
     };
     let clock = Clock::system();
     let step = match catalog.schema_step().await {
         Ok(step) => step,
-        Err(error @ CatalogError::Unusable(_)) => return findings.push(bad("catalog", named(&error))),
-        Err(error) => return findings.push(bad("catalog", format!("{error}; {mend}"))),
+        Err(error @ CatalogError::Unusable(_)) => {
+            return findings.push(bad("catalog", catalog_error_text(&error)));
+        }
+        Err(error) => return findings.push(bad("catalog", format!("{error}. {remedy}"))),
     };
     if step != SCHEMA_VERSION
         && let Err(error) = catalog.check_may_migrate().await
     {
-        return findings.push(bad("catalog", named(&error)));
+        return findings.push(bad("catalog", catalog_error_text(&error)));
     }
     match catalog.foreign_tables().await {
         Ok(None) => {}
         Ok(Some(names)) => findings.push(good(
             "catalog",
             format!(
-                "the database also holds tables of other applications, which are not touched: {names}; ours are in \
+                "the database also has tables of other applications, which are not touched: {names}. Wharfinger uses \
                  schema `{}` (WHARFINGER_DATABASE_SCHEMA)",
                 settings.database_schema
             ),
@@ -144,15 +149,15 @@ async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mu
             Ok(missing) if missing.is_empty() => {}
             Ok(missing) => findings.push(bad(
                 "catalog",
-                format!("indexes are missing ({}): run `wharfinger migrate`", missing.join(", ")),
+                format!("indexes are missing ({}). Run `wharfinger migrate`", missing.join(", ")),
             )),
             Err(error) => findings.push(bad("catalog", error)),
         }
     }
     findings.push(match step {
-        SCHEMA_VERSION => good("catalog", "reachable, schema up to date"),
-        0 => good("catalog", "reachable, empty: the first start (or `wharfinger migrate`) makes the schema"),
-        _ => good("catalog", "reachable, of an older program: the next start brings the schema up to date"),
+        SCHEMA_VERSION => good("catalog", "reachable, the schema is up to date"),
+        0 => good("catalog", "reachable and empty: the first start (or `wharfinger migrate`) creates the schema"),
+        _ => good("catalog", "reachable, the schema is of an older version: the next start (or `wharfinger migrate`) updates it"),
     });
     check_clock(&catalog, &clock, findings).await;
     if step == SCHEMA_VERSION {
@@ -167,14 +172,15 @@ async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mu
         check_contents(&catalog, findings).await;
     } else {
         if arguments.accept_store {
-            findings.push(bad("store", "not accepted: run `wharfinger migrate` first, then this again"));
+            findings
+                .push(bad("store", "not accepted. Run `wharfinger migrate` first, then this command again"));
         }
         check_the_rest(settings, None, findings).await;
     }
     catalog.close().await;
 }
 
-/// All but the catalog, which some of it is kept in.
+/// Everything except the catalog. Without one, checks that read it are skipped.
 async fn check_the_rest(settings: &Settings, catalog: Option<&Catalog>, findings: &mut Vec<Finding>) {
     blobs::check(settings, catalog, findings).await;
     engines::check(settings, catalog, findings).await;
@@ -187,30 +193,28 @@ async fn check_clock(catalog: &Catalog, clock: &Clock, findings: &mut Vec<Findin
         Ok(Some(server)) if (server - clock.now()).abs() > CLOCK_SKEW_MS_MAX => findings.push(bad(
             "clock",
             format!(
-                "this machine is {} ms off the database server's clock; run NTP on both",
+                "this machine's clock differs from the database server's by {} ms. Run NTP on both",
                 clock.now() - server
             ),
         )),
-        Ok(Some(_)) => findings.push(good("clock", "agrees with the database server's")),
+        Ok(Some(_)) => findings.push(good("clock", "agrees with the database server's clock")),
         Ok(None) => {}
         Err(error) => findings.push(bad("clock", error)),
     }
 }
 
-/// Whatever the answer, search works.
+/// Search works with and without pgvector.
 async fn check_search(catalog: &Catalog) -> Finding {
     let found = match catalog.pgvector().await {
         Ok(PgvectorState::Ready(version)) => catalog.vectors_to_copy().await.map(|waiting| match waiting {
-            0 => format!("in the database (pgvector {version})"),
-            n => format!(
-                "in the database (pgvector {version}), but for {n} vectors that workers have yet to copy"
-            ),
+            0 => format!("runs in the database (pgvector {version})"),
+            n => format!("runs in the database (pgvector {version}). Workers still have to copy {n} vectors"),
         }),
         Ok(PgvectorState::NotPrepared(version)) => {
-            Ok(format!("in this program; pgvector {version} is there for the next start to use"))
+            Ok(format!("runs in this program. The next start will use pgvector {version}"))
         }
-        Ok(PgvectorState::Unusable(why)) => Ok(format!("in this program: {why}")),
-        Ok(PgvectorState::Absent) => Ok("in this program: the database has no pgvector".into()),
+        Ok(PgvectorState::Unusable(why)) => Ok(format!("runs in this program, without pgvector: {why}")),
+        Ok(PgvectorState::Absent) => Ok("runs in this program: the database has no pgvector".into()),
         Err(error) => Err(error),
     };
     found.map_or_else(|error| bad("search", error), |detail| good("search", detail))
@@ -227,28 +231,28 @@ async fn check_contents(catalog: &Catalog, findings: &mut Vec<Finding>) {
             findings.push(bad(
                 "rows",
                 format!(
-                    "rows cannot be read and are left out: {}{more}; repair or delete them (table unreadable_rows)",
+                    "these rows cannot be read and are skipped: {}{more}. Repair or delete them (table unreadable_rows)",
                     list.join("; ")
                 ),
             ));
         }
         Err(error) => findings.push(bad("rows", error)),
     }
-    let is_watched = std::io::stderr().is_terminal();
+    let is_terminal = std::io::stderr().is_terminal();
     let progress = |done: usize, of: usize| {
-        if is_watched {
+        if is_terminal {
             eprint!("\rchecking the catalog: rule {} of {of}", done + 1);
         }
     };
     let audited = catalog.audit_with(progress).await;
-    if is_watched {
+    if is_terminal {
         eprint!("\r\x1b[K");
     }
     match audited {
-        Ok(broken) if broken.is_empty() => findings.push(good("audit", "every counter and rule holds")),
+        Ok(broken) if broken.is_empty() => findings.push(good("audit", "all counters and rules hold")),
         Ok(broken) => {
             let list = broken.join("; ");
-            findings.push(bad("audit", format!("{list}; `wharfinger quota sync` mends quota counters")));
+            findings.push(bad("audit", format!("{list}. `wharfinger quota sync` corrects quota counters")));
         }
         Err(error) => findings.push(bad("audit", error)),
     }
@@ -259,8 +263,8 @@ async fn check_contents(catalog: &Catalog, findings: &mut Vec<Finding>) {
         Ok(counts) => findings.push(bad(
             "cleanups",
             format!(
-                "{} exhausted: the store refuses to delete them; see GET /api/v1/maintenance/cleanup/pending, mend, \
-                 then POST …/trigger",
+                "{} exhausted: the store refuses these deletes. Find the cause with GET \
+                 /api/v1/maintenance/cleanup/pending, fix it, then POST /api/v1/maintenance/cleanup/trigger",
                 counts.exhausted
             ),
         )),

@@ -1,4 +1,4 @@
-//! `wharfinger extract-text`: the process in which the server reads a file that it does not trust.
+//! `wharfinger extract-text`: the child process in which the server reads an untrusted file.
 
 use std::process::ExitCode;
 

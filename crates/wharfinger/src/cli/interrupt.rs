@@ -5,15 +5,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Failure, failed};
 
-/// Answers what Ctrl-C cancels. It is heard from now on, not only when a task comes to listen for it.
-pub(super) fn stopped_by_hand() -> Result<CancellationToken, Failure> {
+/// Returns a token that Ctrl-C cancels, from this call on. A second Ctrl-C exits at once.
+pub(super) fn cancelled_by_ctrl_c() -> Result<CancellationToken, Failure> {
     let stop = CancellationToken::new();
-    let asked = stop.clone();
+    let cancelled = stop.clone();
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     tokio::spawn(async move {
         interrupt.recv().await;
-        asked.cancel();
-        // Whoever asks twice does not want to wait.
+        cancelled.cancel();
         interrupt.recv().await;
         std::process::exit(1);
     });

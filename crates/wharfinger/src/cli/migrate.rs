@@ -1,4 +1,4 @@
-//! `wharfinger migrate`: brings the schema up to date.
+//! `wharfinger migrate`: creates or updates the database schema.
 
 use clap::Args;
 use wharfinger_calls::faults::Faults;
@@ -11,6 +11,7 @@ use crate::config::{Flags, Settings};
 
 #[derive(Args)]
 pub(super) struct Arguments {
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -19,7 +20,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     let settings = Settings::load(flags)?;
     let (catalog, applied) = migrated_catalog(&settings).await?;
     catalog.close().await;
-    // Queues are declared long before anything depends on them: a broker that dies just after may lose what is new.
+    // Queues are declared early: a broker that dies right after the declaration may lose a new queue.
     if let Some(broker) = Broker::open(&settings, &Faults::none()).await.map_err(failed)? {
         let declared = broker.rabbit.check().await;
         broker.rabbit.close().await;
@@ -30,7 +31,8 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     } else if applied.is_empty() {
         line(format!("The schema is up to date (step {SCHEMA_VERSION})."));
     } else {
-        line(format!("Applied {applied:?}; the schema is at step {SCHEMA_VERSION}."));
+        let applied: Vec<String> = applied.iter().map(i64::to_string).collect();
+        line(format!("Applied step {}. The schema is at step {SCHEMA_VERSION}.", applied.join(", ")));
     }
     Ok(())
 }

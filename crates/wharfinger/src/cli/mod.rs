@@ -22,9 +22,9 @@ use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::{Catalog, CatalogError, CatalogOptions};
 
 use crate::config::{BadSetting, Flags, Settings};
-use crate::core::named;
+use crate::core::catalog_error_text;
 
-/// Answers for every uploaded byte.
+/// Direct uploads to object storage, with quotas, processing and cleanup.
 #[derive(Parser)]
 #[command(name = "wharfinger", version, arg_required_else_help = true)]
 struct Cli {
@@ -34,49 +34,53 @@ struct Cli {
     command: Command,
 }
 
+const GLOBAL_OPTIONS: &str = "Global options";
+
 #[derive(Args)]
 struct Global {
-    /// Settings file (default: ./wharfinger.toml if it is there)
-    #[arg(long, global = true, value_name = "FILE")]
+    /// The settings file [default: ./wharfinger.toml if it exists]
+    #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL_OPTIONS)]
     config: Option<PathBuf>,
-    /// Where the embedded database, blobs and secrets lie (WHARFINGER_DATA_DIR)
-    #[arg(long, global = true, value_name = "DIR")]
+    /// The folder of the embedded database, local blobs and secrets (WHARFINGER_DATA_DIR)
+    #[arg(long, global = true, value_name = "DIR", help_heading = GLOBAL_OPTIONS)]
     data_dir: Option<String>,
-    /// The catalog (WHARFINGER_DATABASE_URL)
-    #[arg(long, global = true, value_name = "URL")]
+    /// The database (WHARFINGER_DATABASE_URL)
+    #[arg(long, global = true, value_name = "URL", help_heading = GLOBAL_OPTIONS)]
     database_url: Option<String>,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve the API and do all background work
+    /// Run the server: API, dashboard and all background work
     Serve(serve::Arguments),
-    /// Two minutes of traffic and faults against a server of its own, to look at
+    /// Run a temporary server with two minutes of traffic and faults, to watch on the dashboard
     Demo(demo::Arguments),
-    /// Upload files or folders
+    /// Upload files and folders as one batch
     Put(put::Arguments),
-    /// Mint a token with the server's key
+    /// Print an access token, signed with the server's key
     Token(token::Arguments),
-    /// Show, set or reconcile a tenant's quota
+    /// Show or set a tenant's limit, or correct the counters
     Quota(quota::Arguments),
-    /// Run one sweep now and print what it found and did
+    /// Run one sweep now and print its result
     Sweep(sweep::Arguments),
-    /// Compare any bucket with any list of keys: what nobody knows of, what is missing
+    /// Compare any bucket with any list of keys: report orphans and missing objects
     Reconcile(Box<reconcile::Arguments>),
-    /// Bring the catalog's schema up to date
+    /// Create or update the database schema
     Migrate(migrate::Arguments),
-    /// Check every backend and say what is wrong and how to mend it
+    /// Check every backend: print what is wrong and how to fix it
     Doctor(doctor::Arguments),
-    /// Print the effective settings, secrets masked
+    /// Print the effective settings, with secrets masked
     Config(config::Arguments),
-    /// What the server starts to get the text out of one file
+    /// The child process in which the server extracts the text of one file
     #[command(hide = true)]
     ExtractText,
 }
 
-/// What ends a command with something else than success.
+/// Why a command failed.
 enum Failure {
+    /// Wrong usage or settings: exit code 2.
     Usage(String),
+    /// Exit code 1.
     Failed(String),
 }
 
@@ -86,32 +90,24 @@ impl From<BadSetting> for Failure {
     }
 }
 
-impl<E: std::error::Error> From<Wrapped<E>> for Failure {
-    fn from(error: Wrapped<E>) -> Self {
-        Failure::Failed(error.0.to_string())
-    }
-}
-
-/// Marks an error as one that ends the command with 1.
-struct Wrapped<E>(E);
-
-fn failed<E: std::error::Error>(error: E) -> Failure {
-    Wrapped(error).into()
+/// Any error that ends the command with exit code 1.
+fn failed(error: impl std::error::Error) -> Failure {
+    Failure::Failed(error.to_string())
 }
 
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    // It limits what it may use before it does anything.
+    // Before anything else: the child limits its own memory and time first.
     if let Command::ExtractText = cli.command {
         return extract_text::run();
     }
-    // Files that the program creates are private, whatever the mode of the folder.
+    // Files that the program creates are private, also in a folder that is open to others.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     wharfinger_calls::tls::install_provider();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("wharfinger: no runtime could be started: {error}");
+            eprintln!("wharfinger: cannot start the async runtime: {error}");
             return ExitCode::from(1);
         }
     };
@@ -141,7 +137,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Migrate(arguments) => migrate::run(&flags, arguments).await,
         Command::Doctor(arguments) => doctor::run(&flags, arguments).await,
         Command::Config(arguments) => config::run(&flags, arguments),
-        Command::ExtractText => Err(Failure::Usage("this is for the server itself".into())),
+        Command::ExtractText => Err(Failure::Usage("only the server runs this command".into())),
     }
 }
 
@@ -158,7 +154,7 @@ impl Global {
     }
 }
 
-/// For the catalog alone.
+/// For commands that need the catalog and no store.
 fn catalog_options(settings: &Settings) -> CatalogOptions {
     CatalogOptions {
         url: settings.database.clone(),
@@ -174,12 +170,12 @@ fn catalog_options(settings: &Settings) -> CatalogOptions {
 }
 
 fn catalog_failed(error: CatalogError) -> Failure {
-    Failure::Failed(named(&error))
+    Failure::Failed(catalog_error_text(&error))
 }
 
-/// The catalog with its schema up to date; answers the steps that were applied.
+/// Opens the catalog and updates its schema. Returns also the migration steps that were applied.
 async fn migrated_catalog(settings: &Settings) -> Result<(Catalog, Vec<i64>), Failure> {
-    // Whoever has to wait for the database is told what for.
+    // So that the user sees why the command waits for the database.
     crate::telemetry::log_to_stderr("warn");
     std::fs::create_dir_all(&settings.data_dir).map_err(failed)?;
     let catalog = Catalog::open(catalog_options(settings)).await.map_err(catalog_failed)?;

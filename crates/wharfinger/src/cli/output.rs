@@ -1,4 +1,4 @@
-//! Lines on standard output. Whoever reads them may stop at any line (`| head`): that ends us quietly.
+//! Lines on standard output. If the reader closes the pipe (`| head`), the program exits quietly.
 
 use std::io::{ErrorKind, Write as _};
 

@@ -1,5 +1,5 @@
-//! `wharfinger put`: uploads files and folders as one batch, several at once. Run again after a cut, it goes on where it
-//! stopped: each file has an Idempotency-Key made of what it is, so the server knows it again.
+//! `wharfinger put`: uploads files and folders as one batch, several at once. After an interruption, the same command
+//! resumes: each file has an Idempotency-Key derived from its content and name, so the server recognizes it.
 
 mod batch;
 mod client;
@@ -13,36 +13,36 @@ use futures::StreamExt as _;
 use super::{Failure, token};
 use crate::clock::Clock;
 use crate::config::{Flags, Settings, client_env};
-use client::{Client, Ended};
+use client::{Client, PutOutcome};
 use progress::Progress;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Files and folders
+    /// Files and folders to upload
     #[arg(required = true, value_name = "FILE")]
     paths: Vec<std::path::PathBuf>,
-    /// The server (WHARFINGER_SERVER); default: the one these settings describe
+    /// The server's address (WHARFINGER_SERVER) [default: from the settings]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// A token (WHARFINGER_TOKEN); default: one minted with the local server's key
+    /// The access token (WHARFINGER_TOKEN) [default: created with the key of the local server]
     #[arg(long)]
     token: Option<String>,
-    /// For a minted token
+    /// The tenant, if the token is created here
     #[arg(long, default_value = "default")]
     tenant: String,
-    /// For a minted token
+    /// The user, if the token is created here
     #[arg(long, default_value = "local")]
     user: String,
-    /// How many files at once
+    /// Files uploaded at the same time
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
-    /// How many parts of a large file at once
+    /// Parts of a large file uploaded at the same time
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     parts: u16,
-    /// Upload again what was uploaded before
+    /// Upload also the files that are already on the server
     #[arg(long)]
     again: bool,
-    /// One JSON object per file, then a summary
+    /// Print one JSON object per file, then a summary
     #[arg(long)]
     json: bool,
 }
@@ -50,7 +50,7 @@ pub(super) struct Arguments {
 const TOKEN_MS: i64 = 24 * 3_600_000;
 
 pub(super) async fn run(flags: Flags, arguments: Arguments) -> Result<(), Failure> {
-    let (server, token) = reach(&flags, &arguments)?;
+    let (server, token) = server_and_token(&flags, &arguments)?;
     let found = files::find(&arguments.paths);
     let client =
         Client::new(server, token, arguments.again, usize::from(arguments.parts)).map_err(Failure::Failed)?;
@@ -58,28 +58,31 @@ pub(super) async fn run(flags: Flags, arguments: Arguments) -> Result<(), Failur
     for (path, problem) in &found.problems {
         progress.failed(path, problem);
     }
-    // Files are added one by one: what one of them cannot have, as room or a good name, must not keep the others out.
+    // Files are added one by one: one that is refused (quota, bad name) must not stop the others.
     let batch = client.batch_of(&found.files);
-    let ended: Vec<Ended> = futures::stream::iter(&found.files)
+    let outcomes: Vec<PutOutcome> = futures::stream::iter(&found.files)
         .map(|file| client.put(file, &batch, &progress))
         .buffer_unordered(usize::from(arguments.jobs))
         .collect()
         .await;
-    let failures = found.problems.len() + ended.iter().filter(|ended| **ended == Ended::Failed).count();
+    let failures = found.problems.len() + outcomes.iter().filter(|one| **one == PutOutcome::Failed).count();
     let completed = batch.complete(&client, failures > 0).await;
-    progress.summary(&ended, found.problems.len());
+    progress.summary(&outcomes, found.problems.len());
     match failures {
         0 => completed.map_err(|problem| {
-            Failure::Failed(format!("all is uploaded, but the batch could not be completed: {problem}"))
+            Failure::Failed(format!(
+                "all files are uploaded, but the batch could not be completed: {problem}"
+            ))
         }),
-        n => {
-            Err(Failure::Failed(format!("{n} of {} not uploaded", found.files.len() + found.problems.len())))
-        }
+        n => Err(Failure::Failed(format!(
+            "{n} of {} files were not uploaded",
+            found.files.len() + found.problems.len()
+        ))),
     }
 }
 
-/// The server and a token for it: as given, or those of the server that runs here with these settings.
-fn reach(flags: &Flags, arguments: &Arguments) -> Result<(String, String), Failure> {
+/// The server and a token for it: from flags and environment, else those of the server with these settings.
+fn server_and_token(flags: &Flags, arguments: &Arguments) -> Result<(String, String), Failure> {
     let server = arguments.server.clone().or_else(|| client_env("WHARFINGER_SERVER"));
     let given = arguments.token.clone().or_else(|| client_env("WHARFINGER_TOKEN"));
     if let (Some(server), Some(token)) = (&server, &given) {
@@ -94,7 +97,7 @@ fn reach(flags: &Flags, arguments: &Arguments) -> Result<(String, String), Failu
         None => {
             if !settings.data_dir.is_dir() {
                 return Err(Failure::Usage(format!(
-                    "no token: give --token or WHARFINGER_TOKEN, or run this where {} is",
+                    "no token: use --token or WHARFINGER_TOKEN, or run this in the server's folder ({} was not found here)",
                     settings.data_dir.display()
                 )));
             }

@@ -1,4 +1,4 @@
-//! `wharfinger quota`: tenants' limits, and reconciliation now.
+//! `wharfinger quota`: shows and sets tenants' limits, and corrects the counters.
 
 use clap::{Args, Subcommand};
 use wharfinger_calls::faults::Faults;
@@ -17,6 +17,7 @@ use crate::quota::{QuotaContext, RedisQuotaOwner};
 pub(super) struct Arguments {
     #[command(subcommand)]
     action: Action,
+    /// Print one JSON object
     #[arg(long, global = true)]
     json: bool,
 }
@@ -25,21 +26,28 @@ pub(super) struct Arguments {
 enum Action {
     /// Set a tenant's limit
     Set {
+        /// The tenant's name
         tenant: String,
-        /// 10GiB, 500MB, or bytes
+        /// A size: 10GiB, 500MB, or a number of bytes
         #[arg(value_parser = limit)]
         limit: u64,
     },
-    /// Show what a tenant holds
-    Show { tenant: String },
-    /// Recompute counters from the files: of one tenant, or of all
-    Sync { tenant: Option<String> },
+    /// Show a tenant's usage and limit
+    Show {
+        /// The tenant's name
+        tenant: String,
+    },
+    /// Recompute the counters from the files, of one tenant or of all
+    Sync {
+        /// The tenant's name [default: all tenants]
+        tenant: Option<String>,
+    },
 }
 
 fn limit(text: &str) -> Result<u64, String> {
     parse_size(text)
         .filter(|bytes| *bytes <= QUOTA_BYTES_MAX)
-        .ok_or_else(|| format!("`{text}` is not a size like 10GiB, at most {}", format_size(QUOTA_BYTES_MAX)))
+        .ok_or_else(|| format!("it must be a size like 10GiB, at most {}", format_size(QUOTA_BYTES_MAX)))
 }
 
 fn tenant(name: &str) -> Result<TenantId, Failure> {
@@ -63,8 +71,11 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
         Action::Sync { tenant: name } => {
             let owner = RedisQuotaOwner::open(&settings, &catalog, &Faults::none()).await.map_err(failed)?;
             if let Some(away) = owner.as_ref().filter(|owner| owner.is_away()) {
-                let why = format!("WHARFINGER_QUOTA_URL: {} does not answer", away.redis.address());
-                return Err(Failure::Failed(why));
+                let problem = format!(
+                    "WHARFINGER_QUOTA_URL: Redis at {} does not answer. Is it running?",
+                    away.redis.address()
+                );
+                return Err(Failure::Failed(problem));
             }
             let clock = Clock::system();
             let quota_context =
@@ -76,7 +87,9 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
                 Some(name) => sync::tenant(&quota_context, owner.as_ref(), &tenant(&name)?)
                     .await
                     .map_err(failed)?
-                    .ok_or_else(|| Failure::Failed(format!("no tenant {name} is known here")))?,
+                    .ok_or_else(|| {
+                        Failure::Failed(format!("there is no tenant `{name}` in this database"))
+                    })?,
             };
             report(synced, arguments.json);
         }
@@ -94,7 +107,7 @@ fn show(tenant: &str, quota: Quota, json: bool) {
         line(format!("{view}"));
     } else {
         line(format!(
-            "{tenant}: {} of {} used ({used_bytes} of {limit_bytes} bytes), {} of it reserved for unconfirmed uploads",
+            "{tenant}: {} of {} used ({used_bytes} of {limit_bytes} bytes), of this {} by unconfirmed uploads",
             format_size(used_bytes),
             format_size(limit_bytes),
             format_size(reserved_bytes),
@@ -110,17 +123,17 @@ fn report(synced: Synced, json: bool) {
         return;
     }
     if failed > 0 {
-        line(format!("{failed} tenants could not be looked at; the log says why."));
+        line(format!("{failed} tenants could not be checked. The log above says why."));
     }
     let redis = match rebuilt {
         0 => String::new(),
-        rebuilt => format!(" Redis counts {rebuilt} of them anew."),
+        rebuilt => format!(" {rebuilt} counters were rebuilt in Redis."),
     };
     if drift_bytes == 0 {
-        line(format!("{tenants} tenants checked, all counters exact.{redis}"));
+        line(format!("{tenants} tenants checked, all counters are exact.{redis}"));
     } else {
         line(format!(
-            "{tenants} tenants checked, counters were off by {drift_bytes} bytes and are exact now.{redis}"
+            "{tenants} tenants checked, {drift_bytes} bytes of drift corrected. All counters are exact now.{redis}"
         ));
     }
 }

@@ -23,7 +23,7 @@ use wharfinger_reconcile::{Times, Totals};
 use wharfinger_stores::key_sources::is_database;
 
 use super::Failure;
-use super::interrupt::stopped_by_hand;
+use super::interrupt::cancelled_by_ctrl_c;
 use super::output::line;
 use crate::clock::Clock;
 use crate::config::{Flags, client_env, parse_duration_ms};
@@ -186,7 +186,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     }
     let clock = Clock::system();
     // What was done by then is written down.
-    let stop = stopped_by_hand()?;
+    let stop = cancelled_by_ctrl_c()?;
     let mut progress = Progress::start(arguments.format() == Format::Json);
 
     let spelling = arguments.spelling(&bucket);

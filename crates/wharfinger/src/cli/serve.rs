@@ -1,4 +1,4 @@
-//! `wharfinger serve`: everything in one process, or the roles it is given.
+//! `wharfinger serve`: runs all roles in one process, or the roles of `--role`.
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ use crate::{http, telemetry};
 
 const CONNECTIONS_MAX: usize = 10_000;
 const CONNECTIONS_MIN: usize = 64;
-/// Databases, stores, files that are written.
-const FILES_OF_OUR_OWN: u64 = 512;
-/// Files of the local store that are sent or received: one connection of HTTP/2 may ask for many.
+/// Open files for databases, stores and files that the program writes.
+const FILES_RESERVED: u64 = 512;
+/// Files of the local store that are sent or received. One HTTP/2 connection may ask for many.
 const TRANSFERS_MAX: usize = 2_000;
 const TRANSFERS_MIN: usize = 16;
-/// At the address for metrics alone.
+/// At `WHARFINGER_METRICS_LISTEN`.
 const METRICS_CONNECTIONS_MAX: usize = 64;
 const FILES_WANTED: u64 =
-    (CONNECTIONS_MAX + TRANSFERS_MAX + METRICS_CONNECTIONS_MAX) as u64 + 2 * FILES_OF_OUR_OWN;
-/// What every system gives a process.
+    (CONNECTIONS_MAX + TRANSFERS_MAX + METRICS_CONNECTIONS_MAX) as u64 + 2 * FILES_RESERVED;
+/// Assumed where the limit of open files cannot be read.
 const FILES_MIN: u64 = 1_024;
 
 #[derive(Args)]
@@ -41,20 +41,20 @@ pub(super) struct Arguments {
     /// The address to listen on (WHARFINGER_LISTEN)
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// What this process does of api, worker, sweeper, ingest, separated by commas (default: all)
+    /// Roles of this process, separated by commas: api, worker, sweeper, ingest [default: all]
     #[arg(long, value_name = "ROLES")]
     role: Vec<String>,
 }
 
-/// Verbs whose clients are gone get this long to come to their end.
+/// Calls whose clients disconnected get this long to finish.
 const VERBS_TIMEOUT: Duration = Duration::from_secs(30);
 const FIRST_TOKEN_MS: i64 = 12 * 3_600_000;
 
-/// What is said on standard output once it serves.
+/// What the server prints on standard output when it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Greeting {
     Full,
-    /// Somebody else speaks.
+    /// The demo prints its own text.
     None,
 }
 
@@ -64,16 +64,16 @@ pub(super) async fn run(mut flags: Flags, arguments: Arguments) -> Result<(), Fa
     serve(Settings::load(&flags)?, roles, Greeting::Full, CancellationToken::new()).await
 }
 
-/// Everything in one process, until it is told to stop by a signal or by its caller.
-pub(super) async fn run_until(settings: Settings, told: CancellationToken) -> Result<(), Failure> {
-    serve(settings, Roles::all(), Greeting::None, told).await
+/// Runs all roles until a signal comes or the caller cancels `stop`.
+pub(super) async fn run_until(settings: Settings, stop: CancellationToken) -> Result<(), Failure> {
+    serve(settings, Roles::all(), Greeting::None, stop).await
 }
 
 async fn serve(
     settings: Settings,
     roles: Roles,
     greeting: Greeting,
-    told: CancellationToken,
+    asked_to_stop: CancellationToken,
 ) -> Result<(), Failure> {
     match greeting {
         Greeting::Full => telemetry::log_to_stderr("info"),
@@ -82,12 +82,12 @@ async fn serve(
     telemetry::prometheus();
     let secrets = prepare_secrets(&settings)?;
     let listener = TcpListener::bind(&settings.listen).await.map_err(|error| {
-        Failure::Failed(format!("WHARFINGER_LISTEN: {} cannot be listened on: {error}", settings.listen))
+        Failure::Failed(format!("WHARFINGER_LISTEN: cannot listen on {}: {error}", settings.listen))
     })?;
     let address = listener.local_addr().map_err(failed)?;
     let public_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{}", reachable(address)));
     let opened = match roles == Roles::of(ProcessRole::Ingest) {
-        true => App::open_to_take_events(settings, &secrets, Clock::system(), public_url).await,
+        true => App::open_for_ingest(settings, &secrets, Clock::system(), public_url).await,
         false => App::open(settings, &secrets, Clock::system(), Faults::none(), public_url).await,
     };
     let not_opened = |error| match error {
@@ -96,8 +96,8 @@ async fn serve(
     };
     let mut app = opened.map_err(not_opened)?;
     app.roles = roles;
-    let shares = Shares::of(files_max());
-    app.uploads.transfers.limit(shares.transfers);
+    let open_files = OpenFileLimits::of(files_max());
+    app.uploads.transfers.limit(open_files.transfers);
     let app = Arc::new(app);
     if app.roles.has(ProcessRole::Ingest) {
         app.start_ingest().await.map_err(not_opened)?;
@@ -107,10 +107,10 @@ async fn serve(
     }
     let supervisor = Supervisor::start(&app).await;
 
-    // Before anybody knows that we are there: who is told to stop at once stops in order too.
+    // Before the first line is printed: a signal that comes at once must also stop the server in order.
     let mut signals = Signals::listen().map_err(failed)?;
     let stop = CancellationToken::new();
-    let limits = connection_limits(&app.core.settings, shares);
+    let limits = connection_limits(&app.core.settings, open_files);
     if let Some(address) = &app.core.settings.metrics_listen {
         let listener = TcpListener::bind(address).await.map_err(|error| {
             Failure::Failed(format!("WHARFINGER_METRICS_LISTEN: cannot listen on {address}: {error}"))
@@ -125,37 +125,38 @@ async fn serve(
     }
     tracing::info!(instance = %app.core.settings.instance_id, address = %address, roles = %app.roles, "serving");
 
-    let told = tokio::select! {
-        told = signals.next() => told,
-        () = told.cancelled() => Told::Interrupt,
+    let signal = tokio::select! {
+        signal = signals.next() => signal,
+        () = asked_to_stop.cancelled() => StopSignal::Interrupt,
     };
     app.core.draining.cancel();
-    // Whoever says it twice does not want to wait.
-    let hurry = CancellationToken::new();
+    // A second signal ends every wait below.
+    let second_signal = CancellationToken::new();
     tokio::spawn({
-        let hurry = hurry.clone();
+        let second_signal = second_signal.clone();
         async move {
             signals.next().await;
-            hurry.cancel();
+            second_signal.cancel();
         }
     });
-    if told == Told::Terminate && app.core.settings.shutdown_drain_ms > 0 {
+    if signal == StopSignal::Terminate && app.core.settings.shutdown_drain_ms > 0 {
         let drain = Duration::from_millis(app.core.settings.shutdown_drain_ms);
         tracing::info!(
             durationMs = app.core.settings.shutdown_drain_ms,
-            "draining: serving on, not ready any more"
+            "draining: still serving, /readyz answers 503"
         );
-        hurry.run_until_cancelled(tokio::time::sleep(drain)).await;
+        second_signal.run_until_cancelled(tokio::time::sleep(drain)).await;
     }
-    tracing::info!("stopping: what is under way comes to its end");
+    tracing::info!("stopping: open requests and jobs are finished first");
     stop.cancel();
-    hurry.run_until_cancelled(server).await;
+    second_signal.run_until_cancelled(server).await;
     app.core.verbs.close();
-    let verbs = hurry.run_until_cancelled(tokio::time::timeout(VERBS_TIMEOUT, app.core.verbs.wait())).await;
+    let verbs =
+        second_signal.run_until_cancelled(tokio::time::timeout(VERBS_TIMEOUT, app.core.verbs.wait())).await;
     if !matches!(verbs, Some(Ok(()))) {
-        tracing::warn!("some verbs did not come to their end in time");
+        tracing::warn!("some calls did not finish in time");
     }
-    supervisor.stop_or_cut(hurry.cancelled()).await;
+    supervisor.stop_or_abort(second_signal.cancelled()).await;
     if let Some(broker) = &app.broker {
         broker.rabbit.close().await;
     }
@@ -168,7 +169,7 @@ async fn serve(
     Ok(())
 }
 
-/// Raised as far as it may be.
+/// Raises the soft limit of open files as far as the hard limit allows, and returns it.
 fn files_max() -> u64 {
     rlimit::increase_nofile_limit(FILES_WANTED).unwrap_or_else(|error| {
         tracing::warn!(error = %error, "cannot raise the limit of open files");
@@ -176,35 +177,35 @@ fn files_max() -> u64 {
     })
 }
 
-/// What the open files are for, beside those that the program itself needs.
+/// How the open files are divided, beside `FILES_RESERVED`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shares {
+struct OpenFileLimits {
     files_max: u64,
     connections: usize,
     transfers: usize,
 }
 
-impl Shares {
-    fn of(files_max: u64) -> Shares {
-        let left = files_max.saturating_sub(FILES_OF_OUR_OWN + METRICS_CONNECTIONS_MAX as u64);
+impl OpenFileLimits {
+    fn of(files_max: u64) -> OpenFileLimits {
+        let left = files_max.saturating_sub(FILES_RESERVED + METRICS_CONNECTIONS_MAX as u64);
         let left = usize::try_from(left).unwrap_or(usize::MAX);
         let transfers = (left / 6).clamp(TRANSFERS_MIN, TRANSFERS_MAX);
         let connections = left.saturating_sub(transfers).clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
-        Shares { files_max, connections, transfers }
+        OpenFileLimits { files_max, connections, transfers }
     }
 }
 
-fn connection_limits(settings: &Settings, shares: Shares) -> ConnectionLimits {
-    if shares.connections < CONNECTIONS_MAX {
+fn connection_limits(settings: &Settings, open_files: OpenFileLimits) -> ConnectionLimits {
+    if open_files.connections < CONNECTIONS_MAX {
         tracing::warn!(
-            connections = shares.connections,
-            transfers = shares.transfers,
-            files = shares.files_max,
+            connections = open_files.connections,
+            transfers = open_files.transfers,
+            files = open_files.files_max,
             "the limit of open files (ulimit -n) allows fewer connections than usual"
         );
     }
     ConnectionLimits {
-        connections_max: shares.connections,
+        connections_max: open_files.connections,
         per_address_max: settings.connections_per_address,
         trusted_proxies: settings.trusted_proxies.clone(),
     }
@@ -218,9 +219,10 @@ fn roles(lists: &[String]) -> Result<Roles, Failure> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum StopSignal {
+    /// The server drains (`SHUTDOWN_DRAIN_MS`) before it stops.
     Terminate,
-    /// By a person at a terminal, who has no load balancer to wait for.
+    /// Ctrl-C at a terminal: no load balancer, so no drain.
     Interrupt,
 }
 
@@ -237,15 +239,15 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Told {
+    async fn next(&mut self) -> StopSignal {
         tokio::select! {
-            _ = self.terminate.recv() => Told::Terminate,
-            _ = self.interrupt.recv() => Told::Interrupt,
+            _ = self.terminate.recv() => StopSignal::Terminate,
+            _ = self.interrupt.recv() => StopSignal::Interrupt,
         }
     }
 }
 
-/// `0.0.0.0` is where we listen, not where anybody finds us.
+/// Clients cannot connect to `0.0.0.0`.
 fn reachable(address: std::net::SocketAddr) -> std::net::SocketAddr {
     let mut address = address;
     if address.ip().is_unspecified() {
@@ -254,28 +256,28 @@ fn reachable(address: std::net::SocketAddr) -> std::net::SocketAddr {
     address
 }
 
-/// What a newcomer needs: an address, a token, and commands that work as they stand.
+/// Prints the address, a token, and commands that can be pasted (test `the_greeting_can_be_pasted_and_works`).
 fn greet(app: &App, first_start: bool) {
     let url = &app.core.public_url;
     let catalog = match app.core.catalog.dialect() {
         Dialect::Sqlite => "SQLite",
         Dialect::Postgres => "PostgreSQL",
     };
-    line(format!("Wharfinger {} keeps the wharf at {url}", env!("CARGO_PKG_VERSION")));
+    line(format!("Wharfinger {} listening on {url}", env!("CARGO_PKG_VERSION")));
     line("");
     if app.roles != Roles::all() {
         line(format!("  Roles       {}", app.roles));
     }
     if app.roles.has(ProcessRole::Api) {
         line(format!("  Dashboard   {url}/"));
-        line(format!("  API pages   {url}/docs/"));
+        line(format!("  API docs    {url}/docs/"));
     }
     match app.core.settings.blobs.folder() {
         Some(_) => {
             line(format!("  Data        {} ({catalog}, local disk)", app.core.settings.data_dir.display()));
         }
         None => {
-            line(format!("  Catalog     {catalog}"));
+            line(format!("  Database    {catalog}"));
             line(format!("  Store       {}", app.core.settings.blobs));
         }
     }
@@ -287,28 +289,28 @@ fn greet(app: &App, first_start: bool) {
     line("  Token       tenant `default`, user `local`, role `operator`, 12 hours");
     line("");
     if std::io::stdout().is_terminal() {
-        line("Look at it in a browser (the address signs you in; it is as good as a password):");
+        line("Open this in a browser. The address contains the token, so keep it secret like a password:");
         line("");
         line(format!("  {url}/#token={token}"));
         line("");
-        line("Or in a terminal:");
+        line("For a terminal:");
         line("");
         line(format!("export WHARFINGER_TOKEN={token}"));
     } else {
-        // What is printed here may end in a log, where others read it.
-        line("Get it with this command, for the page or a terminal:");
+        // This output may end in a log that others read, so it never has the token itself.
+        line("Get the token with this command:");
         line("");
         line(format!("export WHARFINGER_TOKEN=$({})", token::command(&app.core.settings)));
     }
     line("");
-    line("Upload a file, in another terminal (paste the line above first):");
+    line("To upload a file, paste the line above into another terminal, then:");
     line("");
     if app.core.disk.is_none() {
         line("  wharfinger put hello.txt");
         line("");
         return;
     }
-    line("  echo 'hello, wharf' > hello.txt");
+    line("  echo 'hello, world' > hello.txt");
     line(format!(
         "  INIT=$(curl -fsS {url}/api/v2/files/init -H \"Authorization: Bearer $WHARFINGER_TOKEN\" \\"
     ));
@@ -335,15 +337,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_and_transfers_have_no_more_files_than_there_are() {
+    fn connections_and_transfers_stay_below_the_limit_of_open_files() {
         for files_max in [1_024, 2_048, 4_096, FILES_WANTED, 1 << 20] {
-            let Shares { connections, transfers, .. } = Shares::of(files_max);
-            let all = (connections + transfers + METRICS_CONNECTIONS_MAX) as u64 + FILES_OF_OUR_OWN;
+            let OpenFileLimits { connections, transfers, .. } = OpenFileLimits::of(files_max);
+            let all = (connections + transfers + METRICS_CONNECTIONS_MAX) as u64 + FILES_RESERVED;
             assert!(all <= files_max, "{all} of {files_max}");
         }
-        let most = Shares::of(FILES_WANTED);
+        let most = OpenFileLimits::of(FILES_WANTED);
         assert_eq!((most.connections, most.transfers), (CONNECTIONS_MAX, TRANSFERS_MAX));
-        let least = Shares::of(256);
+        let least = OpenFileLimits::of(256);
         assert_eq!((least.connections, least.transfers), (CONNECTIONS_MIN, TRANSFERS_MIN));
     }
 }

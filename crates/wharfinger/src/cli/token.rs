@@ -1,4 +1,4 @@
-//! `wharfinger token`: mints a token with the server's key.
+//! `wharfinger token`: prints an access token, signed with the server's key.
 
 use clap::Args;
 use wharfinger_lifecycle::id::{TenantId, UserId};
@@ -14,24 +14,25 @@ use crate::core::{Caller, Role};
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Whose quota and files
+    /// The tenant whose quota and files the token is for
     #[arg(long)]
     tenant: String,
-    /// Whose files within the tenant
+    /// The user within the tenant
     #[arg(long)]
     user: String,
+    /// What the token may do: `admin` sees the whole tenant, `operator` everything
     #[arg(long, default_value = "user", value_parser = ["user", "admin", "operator", "worker"])]
     role: String,
-    /// How long it lives: 90s, 30m, 1h, 7d
+    /// How long the token is valid: 90s, 30m, 1h, 7d
     #[arg(long, default_value = "1h", value_parser = parse_duration_ms)]
     expires: i64,
-    /// Of a worker: the only stages it may lease, separated by commas
+    /// For role worker: the stages that it may lease, separated by commas [default: all]
     #[arg(long, value_delimiter = ',')]
     stages: Option<Vec<String>>,
-    /// Of a worker: the only tenants whose files it may lease, separated by commas
+    /// For role worker: the tenants whose files it may lease, separated by commas [default: all]
     #[arg(long, value_delimiter = ',')]
     tenants: Option<Vec<String>>,
-    /// {token, expiresAt}
+    /// Print one JSON object: {token, expiresAt}
     #[arg(long)]
     json: bool,
 }
@@ -50,7 +51,7 @@ pub(super) fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The command that mints a token for the server with these settings.
+/// The command that prints a token for the server with these settings.
 pub(super) fn command(settings: &Settings) -> String {
     let command = "wharfinger token --tenant default --user local --role operator --expires 12h";
     match &settings.jwt_secret {
@@ -67,16 +68,19 @@ pub(super) fn caller(tenant: &str, user: &str, role: &str) -> Result<Caller, Fai
     Ok(Caller {
         tenant: TenantId::new(tenant).map_err(|bad| Failure::Usage(format!("--tenant {bad}")))?,
         user: UserId::new(user).map_err(|bad| Failure::Usage(format!("--user {bad}")))?,
-        role: Role::parse(role).ok_or_else(|| Failure::Usage("--role is not known".into()))?,
+        role: Role::parse(role)
+            .ok_or_else(|| Failure::Usage(format!("--role: there is no role `{role}`")))?,
     })
 }
 
 fn scope(arguments: &Arguments) -> Result<LeaseScope, Failure> {
     if arguments.role != "worker" && (arguments.stages.is_some() || arguments.tenants.is_some()) {
-        return Err(Failure::Usage("--stages and --tenants go with --role worker".into()));
+        return Err(Failure::Usage("--stages and --tenants need --role worker".into()));
     }
     let stage = |word: &String| {
-        Stage::parse(word).ok_or_else(|| Failure::Usage(format!("--stages: `{word}` is not a stage")))
+        Stage::parse(word).ok_or_else(|| {
+            Failure::Usage(format!("--stages: `{word}` is not a stage. Use scan, extract, chunk, embed"))
+        })
     };
     let tenant =
         |name: &String| TenantId::new(name).map_err(|bad| Failure::Usage(format!("--tenants {bad}")));
@@ -99,7 +103,8 @@ fn mint_scoped(
     let secrets = prepare_secrets(settings)?;
     TokenKeys::load(settings, &secrets)?.mint_scoped(caller, scope, expires_at).ok_or_else(|| {
         Failure::Failed(
-            "this server has no secret of its own (WHARFINGER_JWT_SECRET): ask your issuer".into(),
+            "this server has no WHARFINGER_JWT_SECRET and cannot sign tokens. Get a token from your issuer"
+                .into(),
         )
     })
 }

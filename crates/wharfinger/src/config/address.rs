@@ -1,11 +1,11 @@
-//! Ranges of addresses, as `10.0.0.0/8` or a single address.
+//! Ranges of IP addresses: `10.0.0.0/8`, or a single address.
 
 use std::net::IpAddr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     base: IpAddr,
-    /// How many leading bits are the same.
+    /// The length of the common prefix.
     bits: u32,
 }
 
@@ -41,13 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_contains_what_begins_alike() {
+    fn a_range_contains_addresses_with_the_same_prefix() {
         let contains = |range: &str, address: &str| {
             AddressRange::parse(range).expect(range).contains(address.parse().expect(address))
         };
         assert!(contains("10.0.0.0/8", "10.9.8.7") && !contains("10.0.0.0/8", "11.0.0.0"));
         assert!(contains("10.1.2.3", "10.1.2.3") && !contains("10.1.2.3", "10.1.2.4"));
-        assert!(contains("10.1.2.3", "::ffff:10.1.2.3"), "the same address in another form");
+        assert!(contains("10.1.2.3", "::ffff:10.1.2.3"), "the same address, mapped to IPv6");
         assert!(contains("0.0.0.0/0", "1.2.3.4") && !contains("0.0.0.0/0", "::1"));
         assert!(
             contains("fd00::/8", "fd12::1") && !contains("fd00::/8", "fe80::1") && contains("::/0", "::1")

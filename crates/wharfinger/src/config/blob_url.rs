@@ -1,8 +1,8 @@
-//! `WHARFINGER_BLOB_URL` and what belongs to it: the usual variables of each store.
+//! `WHARFINGER_BLOB_URL`, and the usual variables of each store.
 
 use std::path::{Path, PathBuf};
 
-use wharfinger_stores::BlobPlace;
+use wharfinger_stores::StoreConfig;
 use wharfinger_stores::azure::AzureOptions;
 use wharfinger_stores::gcs::GcsOptions;
 use wharfinger_stores::s3::{S3Credentials, S3Options};
@@ -13,38 +13,38 @@ const NAME: &str = "WHARFINGER_BLOB_URL";
 const EVENTS: &str = "INGEST_BLOB_URL";
 const PUBLIC: &str = "WHARFINGER_BLOB_PUBLIC_ENDPOINT";
 
-pub(super) fn blob_place(values: &Values, data_dir: &Path) -> Result<BlobPlace, BadSetting> {
+pub(super) fn blob_place(values: &Values, data_dir: &Path) -> Result<StoreConfig, BadSetting> {
     let url = values.text(NAME)?;
-    let public_endpoint = values.maybe(PUBLIC).map(public_endpoint).transpose()?;
+    let public_endpoint = values.get(PUBLIC).map(public_endpoint).transpose()?;
     if url.starts_with("file:") && public_endpoint.is_some() {
         return Err(BadSetting::new(
             PUBLIC,
-            "is for stores of others; for local disk set WHARFINGER_PUBLIC_URL",
+            "is for remote stores. For local disk, set WHARFINGER_PUBLIC_URL",
         ));
     }
     place_at(NAME, &url, public_endpoint, values, data_dir)
 }
 
-/// `INGEST_BLOB_URL`: where events go, which nobody gets signed URLs of.
-pub(super) fn events_place(values: &Values, data_dir: &Path) -> Result<Option<BlobPlace>, BadSetting> {
-    let url = values.maybe(EVENTS);
+/// `INGEST_BLOB_URL`: the store of events. No client gets signed URLs of it.
+pub(super) fn events_place(values: &Values, data_dir: &Path) -> Result<Option<StoreConfig>, BadSetting> {
+    let url = values.get(EVENTS);
     url.map(|url| place_at(EVENTS, &url, None, values, data_dir)).transpose()
 }
 
-/// A bucket that is none of ours, as a command names it.
+/// A bucket of another application, from the command line.
 #[derive(Clone, Debug)]
 pub struct ForeignBucket {
     /// The whole bucket.
-    pub place: BlobPlace,
-    /// What is looked at: empty, or ends in a slash. The names of others hold all sorts of letters.
+    pub place: StoreConfig,
+    /// Only keys below it are read. Empty, or ends in a slash. Any characters are allowed.
     pub prefix: String,
 }
 
-/// Reads the URL of a bucket; how it is reached comes from the usual variables of its store.
+/// Reads the URL of a bucket. Credentials and endpoint come from the usual variables of its store.
 pub fn foreign_bucket(flags: &Flags, name: &'static str, url: &str) -> Result<ForeignBucket, BadSetting> {
     let values = Values::read(flags)?;
     if url.strip_prefix("file:").is_some_and(|path| path.trim_matches('/').is_empty()) {
-        return Err(BadSetting::new(name, "names no folder: `file:/path`"));
+        return Err(BadSetting::new(name, "has no folder, use one like file:/srv/files"));
     }
     let (bucket, prefix) = match url.split_once("://") {
         Some((scheme, rest)) if scheme != "file" => {
@@ -64,24 +64,24 @@ fn place_at(
     public_endpoint: Option<String>,
     values: &Values,
     data_dir: &Path,
-) -> Result<BlobPlace, BadSetting> {
+) -> Result<StoreConfig, BadSetting> {
     if let Some(path) = url.strip_prefix("file:") {
-        return Ok(BlobPlace::Disk(match path {
+        return Ok(StoreConfig::Disk(match path {
             "" => data_dir.join("blobs"),
             path => PathBuf::from(path.strip_prefix("//").unwrap_or(path)),
         }));
     }
     match url.split_once("://") {
-        Some(("s3", rest)) => s3(name, rest, public_endpoint, values).map(BlobPlace::S3),
+        Some(("s3", rest)) => s3(name, rest, public_endpoint, values).map(StoreConfig::S3),
         Some(("az", rest)) => {
             let (container, prefix) = bucket_and_prefix(name, rest)?;
             let options = AzureOptions { container, prefix, public_endpoint, ..AzureOptions::default() };
-            Ok(BlobPlace::Azure(options.filled(&|name| values.of_store(name))))
+            Ok(StoreConfig::Azure(options.filled(&|name| values.of_store(name))))
         }
         Some(("gs", rest)) => {
             let (bucket, prefix) = bucket_and_prefix(name, rest)?;
             let options = GcsOptions { bucket, prefix, public_endpoint, ..GcsOptions::default() };
-            Ok(BlobPlace::Gcs(options.filled(&|name| values.of_store(name))))
+            Ok(StoreConfig::Gcs(options.filled(&|name| values.of_store(name))))
         }
         _ => Err(BadSetting::new(
             name,
@@ -90,21 +90,27 @@ fn place_at(
     }
 }
 
-/// A bucket and a prefix, which ends with a slash or is empty.
+/// A bucket and a prefix. The prefix ends with a slash or is empty.
 fn bucket_and_prefix(name: &'static str, rest: &str) -> Result<(String, String), BadSetting> {
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     if bucket.is_empty() || !bucket.bytes().all(is_name) {
-        // It may be a secret that was written before the name.
+        // A user may have written a secret before the name.
         let shown = bucket.rsplit('@').next().unwrap_or_default();
-        return Err(BadSetting::new(name, format!("`{shown}` is not the name of a bucket")));
+        return Err(BadSetting::new(
+            name,
+            format!("`{shown}` is not a bucket name, use a URL like s3://my-bucket/prefix"),
+        ));
     }
     let prefix = prefix.trim_matches('/');
-    let sound = prefix.split('/').all(|part| !matches!(part, "." | ".."))
+    let is_valid = prefix.split('/').all(|part| !matches!(part, "." | ".."))
         && prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#\\%".contains(&byte))
         && !prefix.contains("//");
-    if !sound {
-        return Err(BadSetting::new(name, format!("`{prefix}` is not a prefix that every store takes")));
+    if !is_valid {
+        return Err(BadSetting::new(
+            name,
+            format!("the prefix `{prefix}` does not work in every store, use one like team/files"),
+        ));
     }
     let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
     Ok((bucket.to_owned(), prefix))
@@ -143,8 +149,12 @@ fn s3(
             session_token: values.of_store("AWS_SESSION_TOKEN"),
         }),
         (None, None) => None,
-        (Some(_), None) => return Err(BadSetting::new("AWS_SECRET_ACCESS_KEY", "must be set with its id")),
-        (None, Some(_)) => return Err(BadSetting::new("AWS_ACCESS_KEY_ID", "must be set with its secret")),
+        (Some(_), None) => {
+            return Err(BadSetting::new("AWS_SECRET_ACCESS_KEY", "is missing, but AWS_ACCESS_KEY_ID is set"));
+        }
+        (None, Some(_)) => {
+            return Err(BadSetting::new("AWS_ACCESS_KEY_ID", "is missing, but AWS_SECRET_ACCESS_KEY is set"));
+        }
     };
     Ok(S3Options {
         bucket,
@@ -161,12 +171,12 @@ fn s3(
 mod tests {
     use super::*;
 
-    fn place(pairs: &[(&str, &str)]) -> Result<BlobPlace, BadSetting> {
+    fn place(pairs: &[(&str, &str)]) -> Result<StoreConfig, BadSetting> {
         blob_place(&Values::for_tests(pairs), Path::new("data"))
     }
 
     #[test]
-    fn buckets_and_prefixes() {
+    fn bucket_urls_are_split_into_bucket_and_prefix() {
         for (url, bucket, prefix) in [
             ("s3://b", "b", ""),
             ("s3://b/", "b", ""),
@@ -174,12 +184,13 @@ mod tests {
             ("s3://b/a/b/", "b", "a/b/"),
             ("s3://my.bucket-1/x", "my.bucket-1", "x/"),
         ] {
-            let Ok(BlobPlace::S3(options)) = place(&[(NAME, url)]) else { panic!("{url}") };
+            let Ok(StoreConfig::S3(options)) = place(&[(NAME, url)]) else { panic!("{url}") };
             assert_eq!((options.bucket.as_str(), options.prefix.as_str()), (bucket, prefix), "{url}");
         }
-        let told =
-            place(&[(NAME, "s3://key:secret@b b/")]).map_err(|error| error.problem).expect_err("no name");
-        assert!(!told.contains("secret"), "{told}");
+        let problem = place(&[(NAME, "s3://key:secret@b b/")])
+            .map_err(|error| error.problem)
+            .expect_err("not a bucket name");
+        assert!(!problem.contains("secret"), "{problem}");
         for url in
             ["s3://", "s3:///x", "s3://b/../c", "s3://b/a//b", "s3://user:pass@b/", "s3://b/a?x=y", "b"]
         {
@@ -192,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_buckets_of_others() {
+    fn foreign_buckets_may_have_any_prefix() {
         let bucket = |url| foreign_bucket(&Flags::default(), "--bucket", url);
         for (url, shown, prefix) in [
             ("s3://b", "s3://b/", ""),
@@ -211,27 +222,27 @@ mod tests {
     }
 
     #[test]
-    fn the_variables_of_azure_and_google() {
+    fn azure_and_google_variables_are_read() {
         let set = [
             (NAME, "az://c/p"),
             ("AZURE_STORAGE_ACCOUNT_NAME", "acme"),
             ("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0"),
             ("AZURE_STORAGE_ENDPOINT", "http://localhost:10000/acme"),
         ];
-        let Ok(BlobPlace::Azure(options)) = place(&set) else { panic!("possible settings") };
+        let Ok(StoreConfig::Azure(options)) = place(&set) else { panic!("valid settings") };
         assert_eq!(
             (options.account.as_str(), options.container.as_str(), options.prefix.as_str()),
             ("acme", "c", "p/")
         );
         assert!(!format!("{options:?}").contains("c2VjcmV0"));
         let set = [(NAME, "gs://b"), ("GOOGLE_APPLICATION_CREDENTIALS", "/etc/key.json")];
-        let Ok(BlobPlace::Gcs(options)) = place(&set) else { panic!("possible settings") };
+        let Ok(StoreConfig::Gcs(options)) = place(&set) else { panic!("valid settings") };
         assert_eq!((options.bucket.as_str(), options.prefix.as_str()), ("b", ""));
         assert!(options.credentials.is_some());
     }
 
     #[test]
-    fn the_variables_of_s3() {
+    fn s3_variables_are_read() {
         let set = [
             (NAME, "s3://b"),
             ("AWS_ENDPOINT_URL", "http://localhost:9000"),
@@ -241,7 +252,7 @@ mod tests {
             ("AWS_SESSION_TOKEN", "token"),
             (PUBLIC, "https://files.example/"),
         ];
-        let Ok(BlobPlace::S3(options)) = place(&set) else { panic!("possible settings") };
+        let Ok(StoreConfig::S3(options)) = place(&set) else { panic!("valid settings") };
         assert_eq!(options.endpoint.as_deref(), Some("http://localhost:9000"));
         assert_eq!(options.region.as_deref(), Some("eu-north-1"));
         assert_eq!(options.public_endpoint.as_deref(), Some("https://files.example"));

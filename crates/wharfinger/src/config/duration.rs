@@ -1,4 +1,4 @@
-//! Durations as people type them: `90s`, `30m`, `1h`, `7d`.
+//! Durations with a unit: `90s`, `30m`, `1h`, `7d`.
 
 pub fn parse_duration_ms(text: &str) -> Result<i64, String> {
     let wrong = || format!("`{text}` is not a duration like 90s, 30m, 1h or 7d");
@@ -21,7 +21,7 @@ mod tests {
     use super::parse_duration_ms;
 
     #[test]
-    fn durations() {
+    fn durations_are_parsed() {
         assert_eq!(parse_duration_ms("1h"), Ok(3_600_000));
         assert_eq!(parse_duration_ms("90s"), Ok(90_000));
         for bad in ["", "h", "1", "1y", "-1h", "0s", "99999999999d", "1 h"] {

@@ -1,19 +1,19 @@
-//! The settings of events: what a request may hold, when it is answered, and where batches wait.
+//! The settings of event ingest: request limits, acknowledgement, batches and the spool.
 
 use std::path::{Path, PathBuf};
 
-use wharfinger_stores::BlobPlace;
+use wharfinger_stores::StoreConfig;
 
 use super::duration::parse_duration_ms;
 use super::layers::Values;
-use super::{BadSetting, DURATION_MS_MAX, blob_url, truth};
+use super::{BadSetting, DURATION_MS_MAX, blob_url, boolean};
 
-/// When a request is answered.
+/// When a request with events is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ack {
     /// When its events are in this process's memory.
     Memory,
-    /// When they are on this machine's disk, to stay through a power cut.
+    /// When they are on this machine's disk (fsync): they survive a power failure.
     Disk,
     /// When they are in the object store.
     Stored,
@@ -22,8 +22,8 @@ pub enum Ack {
 #[derive(Clone, Debug)]
 pub struct IngestSettings {
     pub ack: Ack,
-    /// Another place than the blobs' own.
-    pub place: Option<BlobPlace>,
+    /// None: the store of the files.
+    pub place: Option<StoreConfig>,
     pub batch_events: usize,
     pub batch_bytes: usize,
     pub batch_age_ms: u64,
@@ -33,11 +33,11 @@ pub struct IngestSettings {
     pub spool_dir: PathBuf,
     pub spool_age_ms_max: i64,
     pub spool_bytes_max: u64,
-    /// What happens to files is kept as events too.
+    /// File events are archived as events.
     pub archive: bool,
 }
 
-/// A body as it came, what it inflates to, its lines, and those of a batch that is being packed.
+/// The memory of one request holds its body, the inflated body, its lines, and the lines of a batch that is compressed.
 const REQUESTS_IN_MEMORY_MIN: u64 = 4;
 
 impl IngestSettings {
@@ -46,34 +46,35 @@ impl IngestSettings {
         let memory_bytes = values.size("INGEST_MEMORY_BYTES", 4 << 20, 1 << 40)?;
         if memory_bytes < REQUESTS_IN_MEMORY_MIN * inflated_bytes_max {
             let problem = format!(
-                "must be at least {REQUESTS_IN_MEMORY_MIN} times INGEST_MAX_INFLATED_BYTES: a request of that size \
-                 would never be taken"
+                "must be at least {REQUESTS_IN_MEMORY_MIN} times INGEST_MAX_INFLATED_BYTES, or the largest request \
+                 would never be accepted"
             );
             return Err(BadSetting::new("INGEST_MEMORY_BYTES", problem));
         }
         let batch_bytes = values.size("INGEST_BATCH_BYTES", 1 << 10, 1 << 30)?;
         if memory_bytes < REQUESTS_IN_MEMORY_MIN * batch_bytes {
             let problem = format!(
-                "must be at most INGEST_MEMORY_BYTES / {REQUESTS_IN_MEMORY_MIN}: such a batch would never close"
+                "must be at most INGEST_MEMORY_BYTES / {REQUESTS_IN_MEMORY_MIN}, or a batch would never close"
             );
             return Err(BadSetting::new("INGEST_BATCH_BYTES", problem));
         }
         let ack = ack(&values.text("INGEST_ACK")?)?;
-        let archive = truth("AUDIT_TO_INGEST", values)?;
+        let archive = boolean("AUDIT_TO_INGEST", values)?;
         if archive && ack == Ack::Memory {
-            let problem = "an archive has no gaps: it needs INGEST_ACK=disk or stored";
+            let problem =
+                "needs INGEST_ACK=disk or INGEST_ACK=stored, because an archive must not lose events";
             return Err(BadSetting::new("AUDIT_TO_INGEST", problem));
         }
         Ok(IngestSettings {
             ack,
             place: blob_url::events_place(values, data_dir)?,
-            batch_events: values.whole("INGEST_BATCH_EVENTS", 1, 10_000_000)? as usize,
+            batch_events: values.integer("INGEST_BATCH_EVENTS", 1, 10_000_000)? as usize,
             batch_bytes: batch_bytes as usize,
-            batch_age_ms: values.whole("INGEST_BATCH_AGE_MS", 1, 3_600_000)?,
+            batch_age_ms: values.integer("INGEST_BATCH_AGE_MS", 1, 3_600_000)?,
             inflated_bytes_max: inflated_bytes_max as usize,
             memory_bytes: memory_bytes as usize,
             segments_dir: data_dir.join("ingest"),
-            spool_dir: values.maybe("DLQ_DIR").map_or_else(|| data_dir.join("dlq"), PathBuf::from),
+            spool_dir: values.get("DLQ_DIR").map_or_else(|| data_dir.join("dlq"), PathBuf::from),
             spool_age_ms_max: age("DLQ_MAX_AGE", values)?,
             spool_bytes_max: values.size("DLQ_MAX_SIZE_BYTES", 1, 1 << 60)?,
             archive,
@@ -96,6 +97,6 @@ fn age(name: &'static str, values: &Values) -> Result<i64, BadSetting> {
     let ms = parse_duration_ms(&values.text(name)?).map_err(|problem| BadSetting::new(name, problem))?;
     match u64::try_from(ms).is_ok_and(|ms| ms <= DURATION_MS_MAX) {
         true => Ok(ms),
-        false => Err(BadSetting::new(name, "must be at most ten years")),
+        false => Err(BadSetting::new(name, "must be at most ten years, for example 168h")),
     }
 }

@@ -1,4 +1,4 @@
-//! The layers of settings and where each value came from.
+//! The layers of settings, and where each value was set.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::size::parse_size;
 pub struct Setting {
     pub env: &'static str,
     pub secret: bool,
-    /// An empty variable is a value, not the lack of one.
+    /// An empty variable is a valid value, and does not count as unset.
     takes_empty: bool,
 }
 
@@ -130,18 +130,18 @@ pub const SETTINGS: &[Setting] = &[
     plain("AUDIT_TO_INGEST"),
 ];
 
-/// The usual variables of the stores begin so: kept for whoever asks, and no settings of ours.
+/// Prefixes of the stores' own variables. They are passed to the stores and are not settings of Wharfinger.
 const STORE_ENV: [&str; 4] = ["AWS_", "AZURE_", "GOOGLE_", "IDENTITY_ENDPOINT"];
 
 /// Read by commands that are clients of a server, not by the server.
 const CLIENT_ENV: [&str; 5] =
     ["WHARFINGER_SERVER", "WHARFINGER_TOKEN", "WHARFINGER_RECONCILE_DATABASE", "XDG_CACHE_HOME", "HOME"];
 
-/// What the command line says.
+/// Settings from the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     pub config: Option<PathBuf>,
-    /// Environment names with their values.
+    /// Names of settings with their values.
     pub overrides: Vec<(&'static str, String)>,
 }
 
@@ -150,9 +150,9 @@ const FILE: &str = "wharfinger.toml";
 
 #[derive(Clone, Default)]
 pub struct Values {
-    /// Each with where it came from.
+    /// Each value with the layer that set it.
     settings: BTreeMap<&'static str, (String, String)>,
-    /// Variables of the stores; secrets among them.
+    /// Variables of the stores. Some are secrets.
     store: BTreeMap<String, String>,
 }
 
@@ -163,13 +163,13 @@ impl Values {
         match &flags.config {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
-                    .map_err(|error| BadSetting::new(path.display().to_string(), error.to_string()))?;
+                    .map_err(|error| unreadable(&path.display().to_string(), &error))?;
                 values.add_file(&path.display().to_string(), &text)?;
             }
             None => match std::fs::read_to_string(FILE) {
                 Ok(text) => values.add_file(FILE, &text)?,
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Err(BadSetting::new(FILE, error.to_string())),
+                Err(error) => return Err(unreadable(FILE, &error)),
             },
         }
         values.add_environment(std::env::vars_os())?;
@@ -177,7 +177,7 @@ impl Values {
         Ok(values)
     }
 
-    /// The defaults and these, and nothing that somebody set for another server.
+    /// The defaults and these values, without files and environment.
     pub fn read_alone(overrides: &[(&'static str, String)]) -> Result<Values, BadSetting> {
         let mut values = Values::default();
         values.add_file("the defaults", DEFAULT_FILE)?;
@@ -197,18 +197,20 @@ impl Values {
     #[cfg(test)]
     pub(super) fn for_tests(pairs: &[(&str, &str)]) -> Values {
         let mut values = Values::default();
-        values.add_file("the defaults", DEFAULT_FILE).expect("the default file is sound");
+        values.add_file("the defaults", DEFAULT_FILE).expect("the default file is valid");
         let pairs = pairs.iter().map(|(name, value)| ((*name).into(), (*value).into()));
         values.add_environment(pairs).expect("known names");
         values
     }
 
     fn add_file(&mut self, origin: &str, text: &str) -> Result<(), BadSetting> {
-        let table: toml::Table =
-            text.parse().map_err(|error: toml::de::Error| BadSetting::new(origin, error.message()))?;
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            let line = 1 + error.span().map_or(0, |span| text[..span.start].matches('\n').count());
+            BadSetting::new(origin, format!("line {line}: {}", error.message()))
+        })?;
         for (key, value) in table {
             let Some(setting) = SETTINGS.iter().find(|setting| setting.key() == key) else {
-                return Err(BadSetting::new(key, format!("no such setting (in {origin})")));
+                return Err(BadSetting::new(key, format!("there is no such setting (in {origin})")));
             };
             let text = match value {
                 toml::Value::String(text) => text,
@@ -217,7 +219,7 @@ impl Values {
                 _ => {
                     return Err(BadSetting::new(
                         key,
-                        format!("must be a text or a whole number (in {origin})"),
+                        format!("must be a string, a whole number, true or false (in {origin})"),
                     ));
                 }
             };
@@ -226,7 +228,7 @@ impl Values {
         Ok(())
     }
 
-    /// An empty variable counts as not set: that is how compose files and units pass what they do not have.
+    /// An empty variable counts as unset: compose files and units pass missing values like this.
     fn add_environment(
         &mut self,
         variables: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
@@ -250,7 +252,7 @@ impl Values {
                     && !name.starts_with("WHARFINGER_TEST_")
                     && !CLIENT_ENV.contains(&name) =>
                 {
-                    return Err(BadSetting::new(name, "no such setting (in the environment)"));
+                    return Err(BadSetting::new(name, "there is no such setting (in the environment)"));
                 }
                 None => {}
             }
@@ -258,7 +260,7 @@ impl Values {
         Ok(())
     }
 
-    pub fn maybe(&self, name: &str) -> Option<String> {
+    pub fn get(&self, name: &str) -> Option<String> {
         self.settings.get(name).map(|(value, _)| value.clone())
     }
 
@@ -267,20 +269,25 @@ impl Values {
         self.store.get(name).cloned()
     }
 
-    /// The value and where it came from.
+    /// The value and the layer that set it.
     pub fn with_origin(&self, name: &str) -> Option<(&str, &str)> {
         self.settings.get(name).map(|(value, origin)| (value.as_str(), origin.as_str()))
     }
 
     pub(super) fn text(&self, name: &'static str) -> Result<String, BadSetting> {
-        self.maybe(name).ok_or_else(|| BadSetting::new(name, "has no value"))
+        self.get(name).ok_or_else(|| BadSetting::new(name, "is not set"))
     }
 
-    pub(super) fn whole(&self, name: &'static str, min: u64, max: u64) -> Result<u64, BadSetting> {
+    pub(super) fn integer(&self, name: &'static str, min: u64, max: u64) -> Result<u64, BadSetting> {
         let text = self.text(name)?;
         let number = text.parse::<u64>().ok().filter(|number| (min..=max).contains(number));
         number.ok_or_else(|| {
-            BadSetting::new(name, format!("must be a whole number from {min} to {max}, not `{text}`"))
+            let example = default_of(name).filter(|value| value.parse::<u64>().is_ok()).map(for_example);
+            let example = example.unwrap_or_default();
+            BadSetting::new(
+                name,
+                format!("must be a whole number from {min} to {max}{example}, not `{text}`"),
+            )
         })
     }
 
@@ -288,18 +295,33 @@ impl Values {
         let text = self.text(name)?;
         let bytes = parse_size(&text).filter(|bytes| (min..=max).contains(bytes));
         bytes.ok_or_else(|| {
-            BadSetting::new(name, format!("must be a size from {min} to {max} bytes, as 10GiB, not `{text}`"))
+            let example = for_example(default_of(name).unwrap_or_else(|| "10GiB".into()));
+            BadSetting::new(name, format!("must be a size from {min} to {max} bytes{example}, not `{text}`"))
         })
     }
 }
 
-/// A variable of a command that is a client.
+fn unreadable(file: &str, error: &std::io::Error) -> BadSetting {
+    BadSetting::new(file, format!("cannot read this settings file: {error}"))
+}
+
+fn default_of(name: &str) -> Option<String> {
+    let mut defaults = Values::default();
+    defaults.add_file("the defaults", DEFAULT_FILE).ok()?;
+    defaults.get(name)
+}
+
+fn for_example(value: String) -> String {
+    format!(", for example {value}")
+}
+
+/// A variable of a command that is a client of a server.
 pub fn client_env(name: &'static str) -> Option<String> {
     debug_assert!(CLIENT_ENV.contains(&name));
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// `RUST_LOG`: which log lines are written.
+/// `RUST_LOG`: the log filter.
 pub fn log_filter() -> Option<String> {
     std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty())
 }

@@ -1,8 +1,8 @@
-//! Addresses as they may be shown: without the secrets that they carry.
+//! Masks the secrets in URLs before they are shown.
 
 pub const HIDDEN: &str = "********";
 
-/// Names in a query whose values are no secrets: options of drivers. Everything else may be one.
+/// Query parameters whose values are not secret: options of drivers. All other values are masked.
 const SHOWN: [&str; 16] = [
     "api-version",
     "application_name",
@@ -22,13 +22,13 @@ const SHOWN: [&str; 16] = [
     "timeout",
 ];
 
-/// Hides the password of a URL, the user's name where there is none (then it is a token), the values of its query and its
-/// fragment. What is no URL is hidden whole, unless it ends in a colon (`sqlite:`).
+/// Masks the password of a URL, query values and the fragment. A user name without a password is masked too: it may be a
+/// token. A value that is not a URL is masked completely, unless it ends in a colon (`sqlite:`).
 pub fn mask_url(value: &str) -> String {
     let Some((scheme, rest)) = value.split_once("://") else {
         return if value.is_empty() || value.ends_with(':') { value.to_owned() } else { HIDDEN.to_owned() };
     };
-    // Passwords are not always written as they should be: of `u:p?w@host`, too, only the host may be shown.
+    // A password may have unescaped characters: of `u:p?w@host` only the user and the host may be shown.
     let (user, after) = match rest.rsplit_once('@') {
         Some((user, after)) if begins_with_login(user) => (Some(user), after),
         _ => match rest.split(['/', '?', '#']).next().and_then(|authority| authority.rfind('@')) {
@@ -53,7 +53,7 @@ pub fn mask_url(value: &str) -> String {
     format!("{scheme}://{user}{host}{query}{fragment}")
 }
 
-/// Of what comes before the last `@`: in a query there may be one too.
+/// Whether the text before the last `@` starts with a login. A query may contain an `@` too.
 fn begins_with_login(before: &str) -> bool {
     let host = before.split('/').next().unwrap_or_default();
     let port = host.split_once(':').map(|(_, port)| port);
@@ -71,7 +71,7 @@ fn mask_query(query: &str) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// The path of such a URL is a secret: only its host is shown.
+/// For URLs whose path is a secret: shows only the host.
 pub fn mask_path(value: &str) -> String {
     let Some((scheme, rest)) = value.split_once("://") else { return mask_url(value) };
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();

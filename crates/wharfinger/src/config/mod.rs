@@ -1,5 +1,5 @@
-//! Settings: defaults < `wharfinger.toml` < environment < flags, read once and checked once. This is the only
-//! reader of the environment.
+//! Settings: defaults < `wharfinger.toml` < environment < flags, read once and checked once. No other module reads the
+//! environment (test `one_reader_each_for_the_environment_and_the_clock`).
 
 mod address;
 mod blob_url;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use wharfinger_catalog::{CatalogUrl, OutboxTargets};
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
-use wharfinger_stores::BlobPlace;
+use wharfinger_stores::StoreConfig;
 
 pub use address::AddressRange;
 pub use blob_url::{ForeignBucket, foreign_bucket};
@@ -31,7 +31,7 @@ pub use secrets::{Secrets, prepare as prepare_secrets};
 pub use size::{format_size, parse_size};
 pub use sweeps::SweepSettings;
 
-/// A setting that stops the start: its name, and what is wrong with it.
+/// An invalid setting. It stops the start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {problem}")]
 pub struct BadSetting {
@@ -54,9 +54,9 @@ pub enum WindowPolicy {
 /// Who may read the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsAccess {
-    /// Everybody who asks this process directly.
+    /// Every client that connects directly, without a proxy.
     Open,
-    /// Operators.
+    /// Only operators.
     Token,
 }
 
@@ -70,14 +70,14 @@ pub struct Settings {
     pub data_dir: PathBuf,
     pub database: CatalogUrl,
     pub database_schema: String,
-    pub blobs: BlobPlace,
+    pub blobs: StoreConfig,
     pub multipart_threshold_bytes: u64,
-    /// Where Redis lets uploads in; otherwise the database does.
+    /// Redis that admits uploads. None: the database admits them.
     pub quota_redis: Option<String>,
-    /// While Redis is away nothing is let in.
+    /// While Redis does not answer, all uploads are refused.
     pub quota_fails_closed: bool,
     pub quota_redis_timeout_ms: u64,
-    /// Where RabbitMQ brings delayed checks; otherwise the database is polled for them.
+    /// RabbitMQ that delivers delayed checks. None: the database is polled.
     pub broker_rabbit: Option<String>,
     pub amqp_delayed_exchange: bool,
     pub jwt_secret: Option<String>,
@@ -91,9 +91,8 @@ pub struct Settings {
     pub jwt_issuer: Option<String>,
     pub jwt_audience: Option<String>,
     pub default_quota_bytes: u64,
-    /// Files that a tenant may have.
     pub tenant_files_max: u64,
-    /// What a file is charged at least.
+    /// The minimum charge of a file.
     pub charge_bytes_min: u64,
     pub file_size_bytes_max: u64,
     pub unconfirmed_limit_percent: u8,
@@ -102,9 +101,9 @@ pub struct Settings {
     pub upload_min_rate_bytes: u64,
     pub window_policy: WindowPolicy,
     pub idempotency_ttl_ms: i64,
-    /// Who takes traces.
+    /// The collector of traces.
     pub otlp_endpoint: Option<String>,
-    /// How long the dashboard's answers are kept; 0: not at all.
+    /// How long the dashboard's answers are cached. 0: not at all.
     pub dashboard_cache_ms: i64,
     pub batch_timeout_ms: i64,
     pub tombstone_ms: i64,
@@ -118,7 +117,7 @@ pub struct Settings {
     pub ingest: IngestSettings,
 }
 
-/// Longest window, lease or retention that makes sense; far from any overflow.
+/// The limit for windows, leases and retentions: ten years, far from any overflow.
 const DURATION_MS_MAX: u64 = 10 * 366 * 86_400_000;
 
 impl Settings {
@@ -131,12 +130,12 @@ impl Settings {
         let data_dir = PathBuf::from(values.text("WHARFINGER_DATA_DIR")?);
         let settings = Settings {
             listen: values.text("WHARFINGER_LISTEN")?,
-            public_url: values.maybe("WHARFINGER_PUBLIC_URL").map(public_url).transpose()?,
+            public_url: values.get("WHARFINGER_PUBLIC_URL").map(public_url).transpose()?,
             cors_origins: values
-                .maybe("WHARFINGER_CORS_ORIGINS")
+                .get("WHARFINGER_CORS_ORIGINS")
                 .map_or_else(|| Ok(Vec::new()), |list| cors_origins(&list))?,
-            instance_id: values.maybe("INSTANCE_ID").unwrap_or_else(layers::host_name),
-            shutdown_drain_ms: values.whole("SHUTDOWN_DRAIN_MS", 0, 3_600_000)?,
+            instance_id: values.get("INSTANCE_ID").unwrap_or_else(layers::host_name),
+            shutdown_drain_ms: values.integer("SHUTDOWN_DRAIN_MS", 0, 3_600_000)?,
             database: database_url(&values.text("WHARFINGER_DATABASE_URL")?, &data_dir)?,
             database_schema: database_schema(values.text("WHARFINGER_DATABASE_SCHEMA")?)?,
             blobs: blob_url::blob_place(values, &data_dir)?,
@@ -150,39 +149,39 @@ impl Settings {
                     return Err(BadSetting::new("QUOTA_WITHOUT_REDIS", problem));
                 }
             },
-            quota_redis_timeout_ms: values.whole("QUOTA_REDIS_TIMEOUT_MS", 1, 30_000)?,
+            quota_redis_timeout_ms: values.integer("QUOTA_REDIS_TIMEOUT_MS", 1, 30_000)?,
             broker_rabbit: engine_url("WHARFINGER_BROKER_URL", values, &["amqp://", "amqps://"])?,
-            amqp_delayed_exchange: truth("AMQP_DELAYED_EXCHANGE", values)?,
+            amqp_delayed_exchange: boolean("AMQP_DELAYED_EXCHANGE", values)?,
             metrics: metrics_access(values)?,
-            metrics_listen: values.maybe("WHARFINGER_METRICS_LISTEN"),
-            connections_per_address: values.whole("WHARFINGER_CONNECTIONS_PER_ADDRESS", 0, 1_000_000)?
+            metrics_listen: values.get("WHARFINGER_METRICS_LISTEN"),
+            connections_per_address: values.integer("WHARFINGER_CONNECTIONS_PER_ADDRESS", 0, 1_000_000)?
                 as usize,
             trusted_proxies: trusted_proxies(values)?,
-            jwt_secret: values.maybe("WHARFINGER_JWT_SECRET").map(jwt_secret).transpose()?,
-            jwks_file: values.maybe("WHARFINGER_JWKS_FILE").map(PathBuf::from),
+            jwt_secret: values.get("WHARFINGER_JWT_SECRET").map(jwt_secret).transpose()?,
+            jwks_file: values.get("WHARFINGER_JWKS_FILE").map(PathBuf::from),
             jwks_url: jwks_url(values)?,
-            jwt_issuer: values.maybe("WHARFINGER_JWT_ISSUER"),
-            jwt_audience: values.maybe("WHARFINGER_JWT_AUDIENCE"),
+            jwt_issuer: values.get("WHARFINGER_JWT_ISSUER"),
+            jwt_audience: values.get("WHARFINGER_JWT_AUDIENCE"),
             default_quota_bytes: values.size("DEFAULT_TENANT_QUOTA_BYTES", 0, QUOTA_BYTES_MAX)?,
-            tenant_files_max: values.whole("TENANT_MAX_FILES", 0, 1 << 50)?,
+            tenant_files_max: values.integer("TENANT_MAX_FILES", 0, 1 << 50)?,
             charge_bytes_min: values.size("MIN_CHARGE_BYTES", 0, FILE_SIZE_BYTES_MAX)?,
             file_size_bytes_max: values.size("MAX_FILE_SIZE_BYTES", 1, FILE_SIZE_BYTES_MAX)?,
-            unconfirmed_limit_percent: values.whole("UNCONFIRMED_LIMIT_PERCENT", 1, 100)? as u8,
-            upload_window_ms: values.whole("UPLOAD_WINDOW_MS", 1, 7 * 86_400_000)? as i64,
-            upload_grace_ms: values.whole("UPLOAD_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
+            unconfirmed_limit_percent: values.integer("UNCONFIRMED_LIMIT_PERCENT", 1, 100)? as u8,
+            upload_window_ms: values.integer("UPLOAD_WINDOW_MS", 1, 7 * 86_400_000)? as i64,
+            upload_grace_ms: values.integer("UPLOAD_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
             upload_min_rate_bytes: values.size("UPLOAD_MIN_RATE_BYTES", 1, u64::MAX)?,
             window_policy: window_policy(&values.text("UPLOAD_WINDOW_POLICY")?)?,
             otlp_endpoint: otlp_endpoint(values)?,
-            dashboard_cache_ms: 1_000 * values.whole("DASHBOARD_CACHE_TTL", 0, 86_400)? as i64,
-            idempotency_ttl_ms: values.whole("IDEMPOTENCY_TTL_MS", 1, DURATION_MS_MAX)? as i64,
-            batch_timeout_ms: values.whole("BATCH_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
-            tombstone_ms: values.whole("TOMBSTONE_RETENTION_DAYS", 1, 3_650)? as i64 * 86_400_000,
-            cleanup_max_attempts: values.whole("CLEANUP_MAX_ATTEMPTS", 1, 1_000)? as u32,
+            dashboard_cache_ms: 1_000 * values.integer("DASHBOARD_CACHE_TTL", 0, 86_400)? as i64,
+            idempotency_ttl_ms: values.integer("IDEMPOTENCY_TTL_MS", 1, DURATION_MS_MAX)? as i64,
+            batch_timeout_ms: values.integer("BATCH_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
+            tombstone_ms: values.integer("TOMBSTONE_RETENTION_DAYS", 1, 3_650)? as i64 * 86_400_000,
+            cleanup_max_attempts: values.integer("CLEANUP_MAX_ATTEMPTS", 1, 1_000)? as u32,
             sweeps: SweepSettings::from_values(values)?,
             pipeline: PipelineSettings::from_values(values)?,
-            job_max_attempts: values.whole("JOB_MAX_ATTEMPTS", 1, 1_000)? as u32,
-            stage_timeout_ms: values.whole("STAGE_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
-            job_lease_ms: values.whole("JOB_LEASE_MS", 100, DURATION_MS_MAX)? as i64,
+            job_max_attempts: values.integer("JOB_MAX_ATTEMPTS", 1, 1_000)? as u32,
+            stage_timeout_ms: values.integer("STAGE_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
+            job_lease_ms: values.integer("JOB_LEASE_MS", 100, DURATION_MS_MAX)? as i64,
             notify: NotifySettings::from_values(values)?,
             ingest: IngestSettings::from_values(values, &data_dir)?,
             data_dir,
@@ -190,13 +189,13 @@ impl Settings {
         if settings.listen.parse::<std::net::SocketAddr>().is_err() && !settings.listen.contains(':') {
             return Err(BadSetting::new(
                 "WHARFINGER_LISTEN",
-                "must be an address with a port, as 127.0.0.1:8080",
+                "must be an address with a port, for example 127.0.0.1:8080",
             ));
         }
         Ok(settings)
     }
 
-    /// Which systems are told of what happens, besides the users.
+    /// The external systems that get notifications and events.
     pub fn outbox_targets(&self) -> OutboxTargets {
         OutboxTargets {
             webhook: self.notify.webhook.is_some(),
@@ -211,7 +210,7 @@ impl Settings {
     }
 }
 
-/// None where the database does the work itself. What else it is stays out of the message: it may hold a password.
+/// None for `database:`. Messages never show the URL, because it may contain a password.
 fn engine_url(name: &'static str, values: &Values, schemes: &[&str]) -> Result<Option<String>, BadSetting> {
     let url = values.text(name)?;
     if url == "database:" {
@@ -220,12 +219,17 @@ fn engine_url(name: &'static str, values: &Values, schemes: &[&str]) -> Result<O
     match schemes.iter().any(|scheme| url.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty())) {
         true => Ok(Some(url)),
         false => {
-            Err(BadSetting::new(name, format!("must be `database:` or begin with {}", schemes.join(" or "))))
+            let example = format!("{}localhost", schemes[0]);
+            let schemes = schemes.join(" or ");
+            Err(BadSetting::new(
+                name,
+                format!("must be `database:` or start with {schemes}, for example {example}"),
+            ))
         }
     }
 }
 
-fn truth(name: &'static str, values: &Values) -> Result<bool, BadSetting> {
+fn boolean(name: &'static str, values: &Values) -> Result<bool, BadSetting> {
     match values.text(name)?.as_str() {
         "true" => Ok(true),
         "false" => Ok(false),
@@ -237,11 +241,14 @@ fn public_url(url: String) -> Result<String, BadSetting> {
     if url.starts_with("http://") || url.starts_with("https://") {
         Ok(url.trim_end_matches('/').to_owned())
     } else {
-        Err(BadSetting::new("WHARFINGER_PUBLIC_URL", "must begin with http:// or https://"))
+        Err(BadSetting::new(
+            "WHARFINGER_PUBLIC_URL",
+            "must start with http:// or https://, for example https://files.example.com",
+        ))
     }
 }
 
-/// An origin is compared as browsers send it: a scheme and a host, perhaps a port, and nothing after it.
+/// An origin must have the form that browsers send: scheme, host and an optional port.
 fn cors_origins(list: &str) -> Result<Vec<String>, BadSetting> {
     let is_origin = |origin: &str| {
         origin.split_once("://").is_some_and(|(scheme, host)| {
@@ -262,9 +269,9 @@ fn cors_origins(list: &str) -> Result<Vec<String>, BadSetting> {
         .collect()
 }
 
-/// Open where only this machine can ask, and there is no address for metrics alone.
+/// Open by default only on a loopback address without a separate metrics address.
 fn metrics_access(values: &Values) -> Result<MetricsAccess, BadSetting> {
-    match values.maybe("WHARFINGER_METRICS").as_deref() {
+    match values.get("WHARFINGER_METRICS").as_deref() {
         Some("open") => Ok(MetricsAccess::Open),
         Some("token") => Ok(MetricsAccess::Token),
         Some(other) => {
@@ -276,14 +283,14 @@ fn metrics_access(values: &Values) -> Result<MetricsAccess, BadSetting> {
             let host = listen.rsplit_once(':').map_or("", |(host, _)| host);
             let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
             let is_local = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
-            let has_own = values.maybe("WHARFINGER_METRICS_LISTEN").is_some();
-            Ok(if is_local && !has_own { MetricsAccess::Open } else { MetricsAccess::Token })
+            let is_separate = values.get("WHARFINGER_METRICS_LISTEN").is_some();
+            Ok(if is_local && !is_separate { MetricsAccess::Open } else { MetricsAccess::Token })
         }
     }
 }
 
 fn trusted_proxies(values: &Values) -> Result<Vec<AddressRange>, BadSetting> {
-    let list = values.maybe("WHARFINGER_TRUSTED_PROXIES").unwrap_or_default();
+    let list = values.get("WHARFINGER_TRUSTED_PROXIES").unwrap_or_default();
     let ranges = list.split(',').map(str::trim).filter(|range| !range.is_empty()).map(|range| {
         AddressRange::parse(range).ok_or_else(|| {
             let problem = format!("`{range}` is not an address like 10.0.0.7 or a range like 10.0.0.0/8");
@@ -294,22 +301,25 @@ fn trusted_proxies(values: &Values) -> Result<Vec<AddressRange>, BadSetting> {
 }
 
 fn jwks_url(values: &Values) -> Result<Option<String>, BadSetting> {
-    let url = values.maybe("WHARFINGER_JWKS_URL");
+    let url = values.get("WHARFINGER_JWKS_URL");
     let bad = |problem: &str| Err(BadSetting::new("WHARFINGER_JWKS_URL", problem));
     match &url {
-        Some(_) if values.maybe("WHARFINGER_JWKS_FILE").is_some() => {
-            bad("WHARFINGER_JWKS_FILE is set too: set one")
+        Some(_) if values.get("WHARFINGER_JWKS_FILE").is_some() => {
+            bad("must not be set together with WHARFINGER_JWKS_FILE. Remove one of them")
         }
-        Some(url) if !url.starts_with("https://") && !url.starts_with("http://") => {
-            bad("must begin with https:// (or http:// in a network that you trust)")
-        }
+        Some(url) if !url.starts_with("https://") && !url.starts_with("http://") => bad(
+            "must start with https:// (or http:// in a trusted network), for example https://id.example.com/keys",
+        ),
         _ => Ok(url),
     }
 }
 
 fn jwt_secret(secret: String) -> Result<String, BadSetting> {
     if secret.len() < 32 {
-        return Err(BadSetting::new("WHARFINGER_JWT_SECRET", "must be at least 32 bytes long"));
+        return Err(BadSetting::new(
+            "WHARFINGER_JWT_SECRET",
+            "must be at least 32 bytes long, for example from `openssl rand -hex 32`",
+        ));
     }
     Ok(secret)
 }
@@ -323,21 +333,21 @@ fn database_url(url: &str, data_dir: &std::path::Path) -> Result<CatalogUrl, Bad
         Some(path) => Ok(CatalogUrl::Sqlite(PathBuf::from(path.strip_prefix("//").unwrap_or(path)))),
         None => Err(BadSetting::new(
             "WHARFINGER_DATABASE_URL",
-            "must be `sqlite:`, `sqlite:/path/to/file.db` or `postgres://…`",
+            "must be `sqlite:`, `sqlite:/path/to/file.db` or `postgres://user:password@host/database`",
         )),
     }
 }
 
-/// A name that needs no quotes, so that people can type it.
+/// Only names that need no quotes in SQL.
 fn database_schema(name: String) -> Result<String, BadSetting> {
     let is_plain =
         |(n, c): (usize, char)| c.is_ascii_lowercase() || c == '_' || (n > 0 && c.is_ascii_digit());
-    let sound = !name.is_empty() && name.len() <= 63 && name.chars().enumerate().all(is_plain);
-    match sound && !name.starts_with("pg_") && name != "information_schema" {
+    let is_valid = !name.is_empty() && name.len() <= 63 && name.chars().enumerate().all(is_plain);
+    match is_valid && !name.starts_with("pg_") && name != "information_schema" {
         true => Ok(name),
         false => Err(BadSetting::new(
             "WHARFINGER_DATABASE_SCHEMA",
-            "must be 1 to 63 lower-case letters, digits and underscores, not begin with a digit or `pg_`",
+            "must have 1 to 63 lower-case letters, digits or underscores, and not start with a digit or `pg_`, for example wharfinger",
         )),
     }
 }
@@ -355,14 +365,17 @@ fn window_policy(word: &str) -> Result<WindowPolicy, BadSetting> {
 
 fn otlp_endpoint(values: &Values) -> Result<Option<String>, BadSetting> {
     const NAME: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-    let Some(url) = values.maybe(NAME) else { return Ok(None) };
+    let Some(url) = values.get(NAME) else { return Ok(None) };
     let parsed = url.parse::<reqwest::Url>().ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     match parsed {
         Some(parsed) if parsed.username().is_empty() && parsed.password().is_none() => Ok(Some(url)),
         Some(_) => {
-            Err(BadSetting::new(NAME, "must not hold a password: set OTEL_EXPORTER_OTLP_HEADERS for that"))
+            Err(BadSetting::new(NAME, "must not contain a password. Put it into OTEL_EXPORTER_OTLP_HEADERS"))
         }
-        None => Err(BadSetting::new(NAME, "must be an http:// or https:// URL")),
+        None => Err(BadSetting::new(
+            NAME,
+            "must be an http:// or https:// URL, for example http://localhost:4318",
+        )),
     }
 }
 
@@ -375,15 +388,15 @@ mod tests {
     }
 
     #[test]
-    fn the_default_file_is_complete_and_right() {
-        let settings = load(&[]).expect("the defaults are possible values");
+    fn the_default_file_is_complete_and_valid() {
+        let settings = load(&[]).expect("the defaults are valid");
         assert_eq!(settings.default_quota_bytes, 10 << 30);
         assert_eq!(settings.upload_window_ms, 3_600_000);
         assert!(settings.is_embedded());
     }
 
     #[test]
-    fn every_setting_stands_in_the_example_environment() {
+    fn every_setting_is_in_the_example_files() {
         let example = include_str!("../../../../.env.example");
         let defaults = include_str!("../../../../wharfinger.default.toml");
         for setting in SETTINGS {
@@ -402,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_values_name_their_key() {
+    fn an_invalid_value_is_reported_with_its_key() {
         for (name, value) in [
             ("UPLOAD_WINDOW_MS", "0"),
             ("UPLOAD_WINDOW_MS", "-5"),
@@ -448,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_needs_a_secret_that_is_one() {
+    fn a_webhook_needs_a_valid_secret() {
         let url = ("WEBHOOK_URL", "https://hooks.example.com/wharf");
         let error = load(&[url]).expect_err("no secret");
         assert_eq!(error.name, "WEBHOOK_SECRET");

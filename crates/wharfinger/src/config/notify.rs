@@ -1,9 +1,9 @@
-//! The settings of who is told: a webhook, and Slack.
+//! The settings of notifications: a webhook, and Slack.
 
 use wharfinger_engines::webhooks::{Endpoint, Secrets};
 
 use super::layers::Values;
-use super::{BadSetting, truth};
+use super::{BadSetting, boolean};
 
 #[derive(Clone, Debug)]
 pub struct NotifySettings {
@@ -19,9 +19,9 @@ pub struct WebhookSettings {
 
 impl NotifySettings {
     pub(super) fn from_values(values: &Values) -> Result<NotifySettings, BadSetting> {
-        let allow_private = truth("WEBHOOK_ALLOW_PRIVATE", values)?;
+        let allow_private = boolean("WEBHOOK_ALLOW_PRIVATE", values)?;
         let endpoint = |name: &'static str| {
-            let given = values.maybe(name).map(|url| Endpoint::new(&url, allow_private));
+            let given = values.get(name).map(|url| Endpoint::new(&url, allow_private));
             given.transpose().map_err(|error| BadSetting::new(name, error.to_string()))
         };
         Ok(NotifySettings {
@@ -36,9 +36,9 @@ impl NotifySettings {
 
 fn secrets(values: &Values) -> Result<Secrets, BadSetting> {
     const NAME: &str = "WEBHOOK_SECRET";
-    let Some(text) = values.maybe(NAME) else {
-        let problem = "must be set where WEBHOOK_URL is: receivers verify messages with it; \
-                       make one with `echo whsec_$(openssl rand -base64 32)`";
+    let Some(text) = values.get(NAME) else {
+        let problem = "must be set if WEBHOOK_URL is set: receivers verify messages with it. \
+                       Create one with `echo whsec_$(openssl rand -base64 32)`";
         return Err(BadSetting::new(NAME, problem));
     };
     text.parse()

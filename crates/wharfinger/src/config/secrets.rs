@@ -1,4 +1,4 @@
-//! Secrets that the program makes for itself on first start, readable by nobody else.
+//! Secrets that the program creates at its first start. Only its user can read them.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -12,11 +12,11 @@ use wharfinger_lifecycle::checksum::to_hex;
 use super::{BadSetting, Settings};
 
 pub struct Secrets {
-    /// None: tokens are checked by a JWKS alone.
+    /// None: tokens are checked only with a JWKS.
     pub jwt_secret: Option<Vec<u8>>,
-    /// None: nothing that all processes share was given; the catalog keeps one for them.
+    /// None: the processes share a key in the catalog.
     pub url_signing_key: Option<Vec<u8>>,
-    /// The data dir was new: somebody is here for the first time.
+    /// A secret was just created, so this is the first start.
     pub first_start: bool,
 }
 
@@ -30,34 +30,34 @@ pub fn prepare(settings: &Settings) -> Result<Secrets, BadSetting> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(unusable)?;
     warn_if_open(&settings.data_dir);
     let mut first_start = false;
-    let mut make = |name: &str| -> Result<Vec<u8>, BadSetting> {
-        let (secret, made) = read_or_make(&folder.join(name)).map_err(unusable)?;
-        first_start |= made;
+    let mut secret_in = |name: &str| -> Result<Vec<u8>, BadSetting> {
+        let (secret, is_new) = read_or_create(&folder.join(name)).map_err(unusable)?;
+        first_start |= is_new;
         Ok(secret)
     };
     let jwt_secret = match &settings.jwt_secret {
         Some(secret) => Some(secret.clone().into_bytes()),
-        // With an issuer configured, tokens signed by another key would be a surprise.
+        // With an issuer and no own secret, only tokens of the issuer are accepted.
         None if settings.jwks_file.is_some() || settings.jwks_url.is_some() => None,
-        None if settings.is_embedded() => Some(make("jwt.key")?),
+        None if settings.is_embedded() => Some(secret_in("jwt.key")?),
         None => {
             return Err(BadSetting::new(
                 "WHARFINGER_JWT_SECRET",
-                "must be set (or WHARFINGER_JWKS_FILE or WHARFINGER_JWKS_URL): a secret made here would not be \
-                 known to the other processes on this database",
+                "must be set with PostgreSQL, to the same value in all processes. Create one with `openssl rand -hex \
+                 32`. WHARFINGER_JWKS_FILE or WHARFINGER_JWKS_URL can replace it",
             ));
         }
     };
-    // Of what all processes know, where there may be more than one; of a file of its own otherwise.
+    // Derived from the shared secret if one is set, because there may be several processes.
     let url_signing_key = match &settings.jwt_secret {
         Some(secret) => Some(derived(secret.as_bytes(), b"wharfinger local store urls")),
-        None if settings.is_embedded() => Some(make("url-signing.key")?),
+        None if settings.is_embedded() => Some(secret_in("url-signing.key")?),
         None => None,
     };
     Ok(Secrets { jwt_secret, url_signing_key, first_start })
 }
 
-/// What others may enter, they may read as far as the files in it allow.
+/// Other users of the machine should not be able to enter the data dir.
 fn warn_if_open(data_dir: &Path) {
     if let Ok(metadata) = fs::metadata(data_dir)
         && metadata.permissions().mode() & 0o077 != 0
@@ -74,14 +74,14 @@ fn derived(secret: &[u8], purpose: &[u8]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-/// The secret in this file; true if it was made just now.
-fn read_or_make(path: &Path) -> io::Result<(Vec<u8>, bool)> {
+/// The secret in this file, and true if it was just created.
+fn read_or_create(path: &Path) -> io::Result<(Vec<u8>, bool)> {
     match fs::read(path) {
         Ok(secret) if secret.len() >= SECRET_BYTES => return Ok((secret, false)),
         Ok(_) => {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("{} is too short to be a secret; remove it to make a new one", path.display()),
+                format!("{} is too short for a secret. Delete it to create a new one", path.display()),
             ));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -89,8 +89,8 @@ fn read_or_make(path: &Path) -> io::Result<(Vec<u8>, bool)> {
     }
     let secret: [u8; SECRET_BYTES] = rand::random();
     let text = to_hex(&secret);
-    // Written whole under another name first: a crash leaves no half secret, and a second process that starts
-    // at the same moment takes ours.
+    // Written under a temporary name first: a crash leaves no partial secret, and a second process that starts at the
+    // same time uses this one.
     let draft = path.with_extension(format!("draft-{}", std::process::id()));
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
     file.write_all(text.as_bytes())?;

@@ -1,4 +1,4 @@
-//! Sizes as people write them: `10GiB`, `500 MB`, `1048576`.
+//! Sizes with a unit: `10GiB`, `500 MB`, `1048576`.
 
 const UNITS: [(&str, u64); 9] = [
     ("KiB", 1 << 10),
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn sizes_are_parsed_and_formatted() {
         assert_eq!(parse_size("10GiB"), Some(10 << 30));
         assert_eq!(parse_size("10 gib"), Some(10 << 30));
         assert_eq!(parse_size("500 MB"), Some(500_000_000));

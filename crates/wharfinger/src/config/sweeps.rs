@@ -1,4 +1,4 @@
-//! When each sweep runs, and from when on it calls something lost.
+//! The settings of the sweeps: schedules and thresholds.
 
 use croner::Cron;
 use croner::parser::CronParser;
@@ -21,7 +21,7 @@ pub struct SweepSettings {
     pub abandoned_after_ms: i64,
     pub failures: FailureRetention,
     pub orphan_grace_ms: i64,
-    /// None: however many.
+    /// None: no limit.
     pub orphan_limit_percent: Option<u8>,
     pub deletion_log_ms: i64,
 }
@@ -35,39 +35,42 @@ impl SweepSettings {
             batch_timeout_schedule: cron("BATCH_TIMEOUT_SCHEDULE", values)?,
             cleanup_schedule: cron("CLEANUP_SWEEP_SCHEDULE", values)?,
             quota_sync_schedule: cron("QUOTA_SYNC_SCHEDULE", values)?,
-            stuck_retries_max: values.whole("MAX_STUCK_RETRIES", 0, 1_000)? as u32,
-            abandoned_after_ms: values.whole("ABANDONED_UPLOAD_THRESHOLD_MS", 1, DURATION_MS_MAX)? as i64,
+            stuck_retries_max: values.integer("MAX_STUCK_RETRIES", 0, 1_000)? as u32,
+            abandoned_after_ms: values.integer("ABANDONED_UPLOAD_THRESHOLD_MS", 1, DURATION_MS_MAX)? as i64,
             failures: FailureRetention {
                 keep_ms: days_or_ms("FAILED_FILE_RETENTION_DAYS", "FAILED_FILE_RETENTION_MS", values)?,
                 warning_ms: days_or_ms("FAILED_FILE_WARNING_DAYS", "FAILED_FILE_WARNING_MS", values)?,
             },
-            orphan_grace_ms: values.whole("ORPHAN_BLOB_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
-            orphan_limit_percent: match values.whole("ORPHAN_DELETE_LIMIT_PERCENT", 0, 100)? {
+            orphan_grace_ms: values.integer("ORPHAN_BLOB_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
+            orphan_limit_percent: match values.integer("ORPHAN_DELETE_LIMIT_PERCENT", 0, 100)? {
                 0 => None,
                 percent => Some(percent as u8),
             },
-            deletion_log_ms: (values.whole("DELETION_LOG_DAYS", 1, DURATION_MS_MAX / DAY_MS)? * DAY_MS)
+            deletion_log_ms: (values.integer("DELETION_LOG_DAYS", 1, DURATION_MS_MAX / DAY_MS)? * DAY_MS)
                 as i64,
         })
     }
 }
 
-/// Milliseconds win where both are given.
+/// If both are set, milliseconds win.
 fn days_or_ms(days: &'static str, ms: &'static str, values: &Values) -> Result<i64, BadSetting> {
-    match values.maybe(ms) {
-        Some(_) => Ok(values.whole(ms, 0, DURATION_MS_MAX)? as i64),
-        None => Ok((values.whole(days, 0, DURATION_MS_MAX / DAY_MS)? * DAY_MS) as i64),
+    match values.get(ms) {
+        Some(_) => Ok(values.integer(ms, 0, DURATION_MS_MAX)? as i64),
+        None => Ok((values.integer(days, 0, DURATION_MS_MAX / DAY_MS)? * DAY_MS) as i64),
     }
 }
 
 fn cron(name: &'static str, values: &Values) -> Result<Cron, BadSetting> {
     let text = values.text(name)?;
-    let schedule = CronParser::new()
-        .parse(&text)
-        .map_err(|error| BadSetting::new(name, format!("`{text}` is not a cron schedule: {error}")))?;
-    let some_day = crate::clock::to_utc(0);
-    if schedule.find_next_occurrence(&some_day, false).is_err() {
-        return Err(BadSetting::new(name, format!("`{text}` never comes")));
+    let schedule = CronParser::new().parse(&text).map_err(|error| {
+        BadSetting::new(name, format!("`{text}` is not a cron schedule like `*/5 * * * *`: {error}"))
+    })?;
+    let start = crate::clock::to_utc(0);
+    if schedule.find_next_occurrence(&start, false).is_err() {
+        return Err(BadSetting::new(
+            name,
+            format!("`{text}` matches no date, use a schedule like `0 3 * * *`"),
+        ));
     }
     Ok(schedule)
 }

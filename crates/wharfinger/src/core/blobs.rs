@@ -1,4 +1,4 @@
-//! Opens the store, and says whether it is the catalog's: a process that serves claims it.
+//! Opens the store and checks that it belongs to the catalog. A server also claims it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_stores::disk::{DiskStore, SigningKey};
 use wharfinger_stores::{BlobError, BlobStore, FaultyBlobs, ProbeReport};
 
-use super::{OpenError, Opening};
+use super::{OpenError, OpenMode};
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
-use crate::store::{self, Place, StoreState};
+use crate::store::{self, StoreRef, StoreState};
 
 const PROBE_TRIES_MAX: u32 = 5;
 const PROBE_PAUSE: Duration = Duration::from_secs(3);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The local store twice: its own routes need what other stores do not have.
+/// A local store comes twice: its HTTP routes need functions that other stores do not have.
 pub(super) type Blobs = (Arc<dyn BlobStore>, Option<Arc<DiskStore>>, StoreState);
 
 pub(super) async fn open_blobs(
-    opening: Opening,
+    mode: OpenMode,
     settings: &Settings,
     secrets: &Secrets,
     catalog: &Catalog,
@@ -36,12 +36,12 @@ pub(super) async fn open_blobs(
     };
     let connected = settings.blobs.connect().await.map_err(|error| unusable(error.to_string()))?;
     if let Some(blobs) = connected {
-        let place = Place::store(&settings.blobs, &*blobs);
-        let state = match opening {
-            Opening::Beside => store::check(catalog, &place).await?,
-            // Whose the rest of the store is does not matter to events.
-            Opening::ToTakeEvents => StoreState::Ours,
-            Opening::ToServe => {
+        let place = StoreRef::store(&settings.blobs, &*blobs);
+        let state = match mode {
+            OpenMode::Command => store::check(catalog, &place).await?,
+            // Ingest only writes events, so it does not matter who owns the other objects.
+            OpenMode::IngestOnly => StoreState::Ours,
+            OpenMode::Serve => {
                 let probed = probe(&*blobs).await.map_err(|error| unusable(error.to_string()))?;
                 for warning in probed.warnings() {
                     tracing::warn!(store = %settings.blobs, "{warning}");
@@ -52,11 +52,13 @@ pub(super) async fn open_blobs(
         announce(state);
         return Ok((faulty(blobs), None, state));
     }
-    let Some(folder) = settings.blobs.folder() else { return Err(unusable("no driver for it".into())) };
-    let place = Place::folder(folder);
-    let state = match opening {
-        Opening::ToServe | Opening::ToTakeEvents => store::claim(catalog, &place, clock.now()).await?,
-        Opening::Beside => store::check(catalog, &place).await?,
+    let Some(folder) = settings.blobs.folder() else {
+        return Err(unusable("this kind of store is not supported".into()));
+    };
+    let place = StoreRef::folder(folder);
+    let state = match mode {
+        OpenMode::Serve | OpenMode::IngestOnly => store::claim(catalog, &place, clock.now()).await?,
+        OpenMode::Command => store::check(catalog, &place).await?,
     };
     announce(state);
     let signing_key = match &secrets.url_signing_key {
@@ -72,14 +74,14 @@ pub(super) async fn open_blobs(
     Ok((faulty(disk.clone()), Some(disk), state))
 }
 
-/// A store that is away when the program starts may only be starting too.
+/// Tries again for a while: the store may start at the same time as this program.
 async fn probe(blobs: &dyn BlobStore) -> Result<ProbeReport, BlobError> {
     let mut tries_left = PROBE_TRIES_MAX;
     loop {
-        let late = || Err(BlobError::Unavailable("no answer in time".into()));
+        let late = || Err(BlobError::Unavailable("no answer in 30 s".into()));
         match tokio::time::timeout(PROBE_TIMEOUT, blobs.probe()).await.unwrap_or_else(|_| late()) {
             Err(BlobError::Unavailable(why)) if tries_left > 1 => {
-                tracing::warn!(error = %why, "the store could not be tried out yet");
+                tracing::warn!(error = %why, "cannot reach the store yet");
                 tries_left -= 1;
                 tokio::time::sleep(PROBE_PAUSE).await;
             }
@@ -93,8 +95,9 @@ fn announce(state: StoreState) {
         tracing::error!(
             catalog,
             store,
-            "the store is ahead of the catalog, which seems to come from a backup: no upload is reclaimed and nothing \
-             deleted for having no row until `wharfinger doctor --accept-store` says that the catalog is right"
+            "the marker of the store is ahead of the catalog, so the catalog seems to be restored from a backup: no upload \
+             is reclaimed and no object without a row is deleted. If the catalog is right, run `wharfinger doctor \
+             --accept-store`"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Who asks, and what they may see.
+//! The caller of a request, and what the caller may see.
 
 use wharfinger_catalog::Scope;
 use wharfinger_lifecycle::id::{TenantId, UserId};
@@ -48,7 +48,7 @@ impl Caller {
         }
     }
 
-    /// What is the caller's own, whatever else they may see.
+    /// The caller's own files only, whatever the role.
     pub fn own_scope(&self) -> Scope {
         Scope::User(self.tenant.clone(), self.user.clone())
     }

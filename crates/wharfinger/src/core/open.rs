@@ -86,8 +86,7 @@ impl Core {
             OpenMode::Serve | OpenMode::IngestOnly => drop(catalog.migrate(clock.now()).await?),
             OpenMode::Command if catalog.schema_step().await? == SCHEMA_VERSION => {}
             OpenMode::Command => {
-                let problem =
-                    "the schema is of another version. Run `wharfinger migrate`, or use the version of the server";
+                let problem = "the schema is of another version. Run `wharfinger migrate`, or use the version of the server";
                 return Err(CatalogError::Unusable(problem.into()).into());
             }
         }

@@ -1,4 +1,4 @@
-//! Who is to look for work now. A wake-up that gets lost costs time, nothing else: each sleeper also looks by itself.
+//! Wake-ups for the background loops. A lost wake-up only costs time, because every loop also polls.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -7,25 +7,25 @@ use wharfinger_lifecycle::UnixMs;
 
 #[derive(Debug, Default)]
 pub struct Wakeups {
-    /// There are bytes to delete.
+    /// A cleanup is due.
     pub cleanup: Notify,
-    /// Other processes have bytes to delete.
+    /// A cleanup is due: wake the reapers of other processes.
     pub other_processes: Notify,
-    /// A refund is to be told to Redis.
+    /// A refund waits to be sent to Redis.
     pub refund: Notify,
-    /// There is something to tell the webhook or Slack.
-    pub notice: Notify,
-    /// There is something to archive.
+    /// A line for the webhook or Slack waits.
+    pub notification: Notify,
+    /// A file event waits to be archived.
     pub archive: Notify,
-    /// A delayed check is to be published.
+    /// A delayed check waits to be published.
     pub broker: Notify,
-    /// A delayed check is due earlier than the next one known.
+    /// A delayed check was scheduled.
     pub check: TimedWakeup,
     /// A job was written for a stage.
     pub stage: Notify,
 }
 
-/// Wakes a sleeper only for what comes before the time it sleeps until.
+/// Wakes the sleeper only for a time before its planned end.
 #[derive(Debug, Default)]
 pub struct TimedWakeup {
     sleeping_until: AtomicI64,

@@ -56,7 +56,7 @@ impl Cache {
         let catalog_id = catalog.fact("catalog_id").await?.unwrap_or_default();
         let cache = RedisCache::new(url, catalog_id, faults.clone())
             .map_err(|error| OpenError::Quota(error.to_string()))?
-            .with_patience(Duration::from_millis(settings.quota_redis_timeout_ms));
+            .with_timeout(Duration::from_millis(settings.quota_redis_timeout_ms));
         Ok(Cache::in_redis(settings.dashboard_cache_ms, cache))
     }
 
@@ -111,7 +111,7 @@ impl Cache {
             }
             CacheBackend::Redis { cache, .. } => {
                 if let Ok(text) = serde_json::to_string(&entry) {
-                    self.unless_down(cache.keep(&key(scope), &text, self.ttl_ms)).await;
+                    self.unless_down(cache.store(&key(scope), &text, self.ttl_ms)).await;
                 }
             }
         }

@@ -1,15 +1,15 @@
-//! Clients of the demo: each a user with a token, who speaks HTTP like any other.
+//! The HTTP clients of the demo. Each has the token of one user.
 
 use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::cargo::Crate;
+use super::files::DemoFile;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A caller with a token. What goes wrong is what the demo is about: answers are looked at, errors are not.
+/// A caller with a token. Calls return no errors: failed calls are part of the demo.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -17,10 +17,10 @@ pub struct Client {
     token: String,
 }
 
-/// All who take part.
-pub struct Crew {
+/// All clients that take part.
+pub struct DemoClients {
     pub users: Vec<Client>,
-    /// Whoever looks at the page.
+    /// The user `local`, whose notifications the link to the page shows.
     pub local: Client,
     pub operator: Client,
     pub worker: Client,
@@ -40,8 +40,8 @@ impl Client {
         };
         let answer = request.send().await.ok()?;
         let is_success = answer.status().is_success();
-        let told = answer.json().await.unwrap_or(Value::Null);
-        is_success.then_some(told)
+        let body = answer.json().await.unwrap_or(Value::Null);
+        is_success.then_some(body)
     }
 
     pub async fn get(&self, path: &str) -> Option<Value> {
@@ -56,46 +56,46 @@ impl Client {
         self.call(Method::DELETE, &format!("/api/v2/files/{file}"), None).await;
     }
 
-    fn announcement(cargo: &Crate) -> Value {
-        json!({ "fileName": cargo.name, "size": cargo.bytes.len(), "contentType": cargo.content_type })
+    fn registration(file: &DemoFile) -> Value {
+        json!({ "fileName": file.name, "size": file.bytes.len(), "contentType": file.content_type })
     }
 
-    pub async fn init(&self, cargo: &Crate) -> Option<Value> {
-        self.post("/api/v2/files/init", Client::announcement(cargo)).await
+    pub async fn init(&self, file: &DemoFile) -> Option<Value> {
+        self.post("/api/v2/files/init", Client::registration(file)).await
     }
 
-    /// Straight to the store.
-    pub async fn put(&self, grant: &Value, cargo: &Crate) -> Option<()> {
-        let mut request = self.http.put(grant["uploadUrl"].as_str()?).body(cargo.bytes.clone());
+    /// Sends the bytes directly to the store.
+    pub async fn put(&self, grant: &Value, file: &DemoFile) -> Option<()> {
+        let mut request = self.http.put(grant["uploadUrl"].as_str()?).body(file.bytes.clone());
         for (name, value) in grant["headers"].as_object()? {
             request = request.header(name, value.as_str()?);
         }
         request.send().await.ok()?.status().is_success().then_some(())
     }
 
-    /// From init to confirm; answers the file.
-    pub async fn upload(&self, cargo: &Crate) -> Option<String> {
-        let grant = self.init(cargo).await?;
-        self.put(&grant, cargo).await?;
-        let file = grant["fileId"].as_str()?.to_owned();
-        self.post(&format!("/api/v2/files/{file}/confirm"), json!({})).await?;
-        Some(file)
+    /// From init to confirm. Returns the id of the file.
+    pub async fn upload(&self, file: &DemoFile) -> Option<String> {
+        let grant = self.init(file).await?;
+        self.put(&grant, file).await?;
+        let id = grant["fileId"].as_str()?.to_owned();
+        self.post(&format!("/api/v2/files/{id}/confirm"), json!({})).await?;
+        Some(id)
     }
 
-    /// A batch of which so many are uploaded, and which is completed if that was all.
-    pub async fn batch(&self, cargo: &[Crate], uploaded: usize) -> Option<()> {
-        let files: Vec<Value> = cargo.iter().map(Client::announcement).collect();
-        let batch = self.post("/api/v2/batches", json!({ "files": files })).await?;
-        for (grant, cargo) in batch["files"].as_array()?.iter().zip(cargo).take(uploaded) {
-            self.put(grant, cargo).await?;
+    /// Opens a batch and uploads the first `uploaded` files. Completes the batch if these are all.
+    pub async fn batch(&self, files: &[DemoFile], uploaded: usize) -> Option<()> {
+        let registrations: Vec<Value> = files.iter().map(Client::registration).collect();
+        let batch = self.post("/api/v2/batches", json!({ "files": registrations })).await?;
+        for (grant, file) in batch["files"].as_array()?.iter().zip(files).take(uploaded) {
+            self.put(grant, file).await?;
         }
-        if uploaded == cargo.len() {
+        if uploaded == files.len() {
             self.post(&format!("/api/v2/batches/{}/complete", batch["batchId"].as_str()?), json!({})).await?;
         }
         Some(())
     }
 
-    /// Files of a status, the newest first.
+    /// The user's files with this status, newest first.
     pub async fn files(&self, status: &str) -> Vec<Value> {
         let listed = self.get("/api/v2/files?limit=200").await.unwrap_or_default();
         let files = listed["files"].as_array().cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What goes wrong: done to the server's own folders, behind its back.
+//! The faults of the demo. They are caused in the server's own folders, without the server's knowledge.
 
 use std::fs;
 use std::io;
@@ -6,45 +6,45 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-const ORPHANS: usize = 400;
+const MANY_ORPHANS: usize = 400;
 
-/// A folder that was taken away; its place is empty, as that of a disk that is not mounted.
-pub struct Away {
-    place: PathBuf,
-    kept: PathBuf,
+/// A folder that is moved away, as if its disk had failed. It is moved back when this is dropped.
+pub struct HiddenFolder {
+    path: PathBuf,
+    moved_to: PathBuf,
 }
 
-impl Away {
-    pub fn take(place: &Path) -> io::Result<Away> {
-        let kept = place.with_extension("away");
-        fs::rename(place, &kept)?;
-        let away = Away { place: place.to_owned(), kept };
-        // Nothing can be written where a file stands in the way.
-        fs::write(place, b"")?;
-        Ok(away)
+impl HiddenFolder {
+    pub fn hide(path: &Path) -> io::Result<HiddenFolder> {
+        let moved_to = path.with_extension("away");
+        fs::rename(path, &moved_to)?;
+        let hidden = HiddenFolder { path: path.to_owned(), moved_to };
+        // A file at the old path stops the server from creating the folder again.
+        fs::write(path, b"")?;
+        Ok(hidden)
     }
 }
 
-/// It comes back in any case.
-impl Drop for Away {
+impl Drop for HiddenFolder {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.place);
-        let _ = fs::rename(&self.kept, &self.place);
+        let _ = fs::remove_file(&self.path);
+        let _ = fs::rename(&self.moved_to, &self.path);
     }
 }
 
-/// An object without a row, under a name as this program makes them: others are never deleted.
-pub fn leave_orphan(blobs: &Path) -> io::Result<()> {
+/// An object without a row. Its key has the program's own form: an orphan with another key is
+/// reported and not deleted.
+pub fn create_orphan(blobs: &Path) -> io::Result<()> {
     let folder = blobs.join("uploads/globex/orphans");
     fs::create_dir_all(&folder)?;
     fs::write(folder.join(Uuid::now_v7().to_string()), vec![b'?'; 40_000])
 }
 
-/// So many that deleting them would look like a mistake.
-pub fn leave_many_orphans(blobs: &Path) -> io::Result<PathBuf> {
+/// So many orphans that the scan reaches its limit of deletes.
+pub fn create_many_orphans(blobs: &Path) -> io::Result<PathBuf> {
     let folder = blobs.join("uploads/globex/restored");
     fs::create_dir_all(&folder)?;
-    for _ in 0..ORPHANS {
+    for _ in 0..MANY_ORPHANS {
         fs::write(folder.join(Uuid::now_v7().to_string()), vec![b'?'; 1_000])?;
     }
     Ok(folder)
@@ -54,12 +54,12 @@ fn object(blobs: &Path, (tenant, user): (&str, &str), file: &str) -> PathBuf {
     blobs.join("uploads").join(tenant).join(user).join(file)
 }
 
-/// A live file loses its object.
-pub fn lose_object(blobs: &Path, owner: (&str, &str), file: &str) -> io::Result<()> {
+/// Deletes the object of a live file.
+pub fn delete_object(blobs: &Path, owner: (&str, &str), file: &str) -> io::Result<()> {
     fs::remove_file(object(blobs, owner, file))
 }
 
-/// An object that cannot be deleted: a folder with something in it.
+/// Replaces an object by a folder that is not empty: the server cannot delete it. Returns the path of the folder.
 pub fn make_undeletable(blobs: &Path, owner: (&str, &str), file: &str) -> io::Result<PathBuf> {
     let path = object(blobs, owner, file);
     fs::remove_file(&path)?;

@@ -1,31 +1,31 @@
-//! Two minutes of a busy wharf: real traffic against a server with short windows, and everything that goes wrong elsewhere in
-//! months. What is broken is broken for real: files are taken from under the server, workers vanish, stores go away.
+//! The demo: two minutes of real traffic and faults against a server with short time limits. The faults are real: objects
+//! are deleted behind the server's back, workers crash, stores fail.
 
-mod cargo;
 mod client;
 mod faults;
+mod files;
 mod traffic;
 mod worker;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use client::{Client, Crew};
+pub use client::{Client, DemoClients};
 pub use traffic::run;
 
-/// How many turns it has. At the usual speed each takes a second.
-const TURNS: u64 = 120;
+/// The length of the demo in ticks. At speed 1 a tick is one second.
+const TICKS: u64 = 120;
 
-/// How many times faster than usual everything happens.
+/// How many times faster than in real time everything happens.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed(pub u32);
 
 impl Speed {
-    pub fn turn(self) -> Duration {
+    pub fn tick(self) -> Duration {
         Duration::from_secs(1) / self.0
     }
 
-    /// What is months elsewhere is seconds here.
+    /// Settings with seconds in place of hours and days.
     pub fn settings(self) -> Vec<(&'static str, String)> {
         let faster = |milliseconds: u32| (milliseconds / self.0).to_string();
         let durations = DURATIONS.map(|(name, milliseconds)| (name, faster(milliseconds)));
@@ -51,7 +51,7 @@ const DURATIONS: [(&str, u32); 9] = [
     ("JOB_LEASE_MS", 5_000),
 ];
 
-/// Seconds from one run to the next.
+/// Seconds between two runs.
 const SCHEDULES: [(&str, u32); 6] = [
     ("UPLOAD_WINDOW_SCHEDULE", 5),
     ("STUCK_RECOVERY_SCHEDULE", 10),
@@ -77,9 +77,9 @@ const FIXED: [(&str, &str); 13] = [
     ("INGEST_ACK", "disk"),
 ];
 
-/// Where things lie that the demo breaks.
+/// The server of the demo, with the folders in which the demo causes faults.
 #[derive(Clone, Debug)]
-pub struct Wharf {
+pub struct DemoServer {
     pub url: String,
     pub blobs: PathBuf,
     pub events: PathBuf,

@@ -1,4 +1,4 @@
-//! The two minutes, second by second: what users do all the time, and what goes wrong at its hour.
+//! The script of the demo, tick by tick: the traffic of the users, and the faults at their times.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,64 +9,70 @@ use rand::Rng as _;
 use rand::seq::IndexedRandom as _;
 use serde_json::json;
 
-use super::client::{Client, Crew};
-use super::faults::{self, Away};
-use super::worker::{self, Shift};
-use super::{Speed, TURNS, Wharf, cargo};
+use super::client::{Client, DemoClients};
+use super::faults::{self, HiddenFolder};
+use super::worker::{self, WorkerFaults};
+use super::{DemoServer, Speed, TICKS, files};
 
-/// Whoever looks at the page, as a tenant and a user: where their objects lie is known.
+/// Tenant and user of the person who watches the page. Their objects are in a known folder.
 const LOCAL: (&str, &str) = ("default", "local");
-const EVENTS_A_SECOND: usize = 200;
-/// What cannot be deleted stays so for a while after it was given up, for everybody to see.
-const EXHAUSTED_FOR: u64 = 10;
-/// How long a slow machine may take for what is there at the beginning.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How many more turns what is left at the end may take.
-const EXTRA_TURNS: u64 = 60;
-/// The store of events comes back at the first of these turns if events wait on disk by then, and at the second if none do.
-const EVENTS_STORE_BACK: u64 = 38;
-const EVENTS_STORE_BACK_AT_LAST: u64 = 90;
+const EVENTS_PER_TICK: usize = 200;
+/// Ticks for which the page shows the delete that has no attempts left.
+const EXHAUSTED_TICKS: u64 = 10;
+/// How long the first files may take on a slow machine.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Ticks after the end of the traffic for the last fault to be repaired.
+const EXTRA_TICKS: u64 = 60;
+/// The event store comes back when events wait on disk, but not before the first of these ticks and not after the second.
+const EVENT_STORE_BACK: u64 = 38;
+const EVENT_STORE_BACK_MAX: u64 = 90;
 const PREPARE_PAUSE: Duration = Duration::from_millis(200);
 
-/// What is broken at the moment. Nothing stays so.
+/// The faults that are active now. All are repaired when this is dropped.
 #[derive(Default)]
-struct Broken {
-    events: Option<Away>,
-    blobs: Option<Away>,
+struct ActiveFaults {
+    events: Option<HiddenFolder>,
+    blobs: Option<HiddenFolder>,
     undeletable: Option<Undeletable>,
-    /// The second in which the delete of it was given up.
+    /// The tick in which its cleanup had no attempts left.
     exhausted_at: Option<u64>,
+    /// The folder with many orphans.
     copied: Option<PathBuf>,
 }
 
-/// A file that is to be deleted, and what stands in the place of its object.
+/// A deleted file whose object cannot be deleted, because a folder has its path.
 struct Undeletable {
     file: String,
     obstacle: PathBuf,
 }
 
-/// Plays it all once, and tells each turn of events to `say`.
-pub async fn run(wharf: &Wharf, crew: &Crew, speed: Speed, say: &(dyn Fn(u64, &str) + Sync)) {
-    let shift = Arc::new(Shift::default());
-    // It works until the program ends: files that wait for it after the traffic would be stuck.
-    let (client, on_shift) = (crew.worker.clone(), shift.clone());
-    tokio::spawn(async move { worker::work(&client, &on_shift).await });
-    let mut broken = Broken::default();
-    let doomed = prepare(crew).await;
-    for second in 0..TURNS + EXTRA_TURNS {
-        let is_over = second >= TURNS;
-        if is_over && broken.undeletable.is_none() {
+/// Runs the demo once. `report` gets the tick and the text of each fault and repair.
+pub async fn run(
+    server: &DemoServer,
+    clients: &DemoClients,
+    speed: Speed,
+    report: &(dyn Fn(u64, &str) + Sync),
+) {
+    let worker_faults = Arc::new(WorkerFaults::default());
+    // The worker runs until the program ends: otherwise files that are queued after the traffic would become stuck.
+    let (client, its_faults) = (clients.worker.clone(), worker_faults.clone());
+    tokio::spawn(async move { worker::work(&client, &its_faults).await });
+    let mut active = ActiveFaults::default();
+    let prepared = prepare(clients).await;
+    for tick in 0..TICKS + EXTRA_TICKS {
+        let is_over = tick >= TICKS;
+        if is_over && active.undeletable.is_none() {
             break;
         }
-        let began = tokio::time::Instant::now();
-        turn(second, wharf, crew, (&shift, &mut broken, &doomed), say).await;
-        insist_on_the_delete(second, crew, &mut broken, say).await;
-        bring_back_the_events_store(second, crew, &mut broken, say).await;
+        let started = tokio::time::Instant::now();
+        apply_faults(tick, server, clients, (&worker_faults, &mut active, &prepared), report).await;
+        retry_undeletable(tick, clients, &mut active, report).await;
+        restore_event_store(tick, clients, &mut active, report).await;
         if !is_over {
-            users(second, wharf, crew, &broken).await;
-            let _ = tokio::time::timeout_at(began + speed.turn(), more_users(second, crew)).await;
+            user_traffic(tick, server, clients, &active).await;
+            let _ = tokio::time::timeout_at(started + speed.tick(), extra_traffic(tick, clients)).await;
         }
-        tokio::time::sleep_until(began + speed.turn()).await;
+        tokio::time::sleep_until(started + speed.tick()).await;
     }
 }
 
@@ -74,19 +80,18 @@ fn pick(users: &[Client]) -> &Client {
     users.choose(&mut rand::rng()).unwrap_or(&users[0])
 }
 
-/// What happens every second, and what happens in some. The page is about these, so that a slow machine takes longer for
-/// them than a second, and leaves none out.
-async fn users(second: u64, wharf: &Wharf, crew: &Crew, broken: &Broken) {
-    let every = |seconds: u64| second.is_multiple_of(seconds);
-    let lines: String = (0..EVENTS_A_SECOND)
-        .map(|n| format!("{}\n", json!({ "what": cargo::words(1), "second": second, "number": n })))
+/// The traffic that the page must show. A slow machine may take longer than a tick for it, but leaves nothing out.
+async fn user_traffic(tick: u64, server: &DemoServer, clients: &DemoClients, active: &ActiveFaults) {
+    let every = |seconds: u64| tick.is_multiple_of(seconds);
+    let lines: String = (0..EVENTS_PER_TICK)
+        .map(|n| format!("{}\n", json!({ "what": files::words(1), "second": tick, "number": n })))
         .collect();
-    crew.users[0].events(lines).await;
-    pick(&crew.users).upload(&cargo::document()).await;
+    clients.users[0].events(lines).await;
+    pick(&clients.users).upload(&files::document()).await;
     if every(3) {
-        let user = pick(&crew.users);
-        let document = cargo::document();
-        // Nobody comes back for either.
+        let user = pick(&clients.users);
+        let document = files::document();
+        // Neither upload is confirmed.
         if let Some(grant) = user.init(&document).await
             && every(2)
         {
@@ -94,201 +99,200 @@ async fn users(second: u64, wharf: &Wharf, crew: &Crew, broken: &Broken) {
         }
     }
     if every(7) {
-        pick(&crew.users).upload(&cargo::torn()).await;
+        pick(&clients.users).upload(&files::broken_pdf()).await;
     }
-    if second % 20 == 8 {
-        crew.local.upload(&cargo::infected()).await;
+    if tick % 20 == 8 {
+        clients.local.upload(&files::infected()).await;
     }
-    if second % 10 == 3 {
-        let cargo: Vec<_> = (0..4).map(|_| cargo::document()).collect();
+    if tick % 10 == 3 {
+        let files: Vec<_> = (0..4).map(|_| files::document()).collect();
         let uploaded = if every(2) { 4 } else { 3 };
-        pick(&crew.users).batch(&cargo, uploaded).await;
+        pick(&clients.users).batch(&files, uploaded).await;
     }
-    if second % 9 == 2 && broken.blobs.is_none() {
-        let _ = faults::leave_orphan(&wharf.blobs);
+    if tick % 9 == 2 && active.blobs.is_none() {
+        let _ = faults::create_orphan(&server.blobs);
     }
 }
 
-/// Who else comes, as far as the second goes.
-async fn more_users(second: u64, crew: &Crew) {
-    let every = |seconds: u64| second.is_multiple_of(seconds);
+/// More traffic, until the end of the tick.
+async fn extra_traffic(tick: u64, clients: &DemoClients) {
+    let every = |seconds: u64| tick.is_multiple_of(seconds);
     if every(5) {
-        crew.local.upload(&cargo::document()).await;
+        clients.local.upload(&files::document()).await;
     }
     if every(4) {
-        let user = pick(&crew.users);
+        let user = pick(&clients.users);
         if let Some(file) = user.files("ready").await.choose(&mut rand::rng()) {
             user.delete(file["fileId"].as_str().unwrap_or_default()).await;
         }
     }
     for _ in 0..rand::rng().random_range(0..3) {
-        pick(&crew.users).upload(&cargo::document()).await;
+        pick(&clients.users).upload(&files::document()).await;
     }
 }
 
-/// What has to be there before anything goes wrong, however slow the machine: one file that fails, and two files that
-/// are ready, which it answers.
-async fn prepare(crew: &Crew) -> Vec<String> {
-    crew.local.upload(&cargo::torn()).await;
-    let mut doomed = Vec::new();
+/// Uploads one file that fails and waits for two files that are ready, before the first fault. Returns the ids of the two.
+async fn prepare(clients: &DemoClients) -> Vec<String> {
+    clients.local.upload(&files::broken_pdf()).await;
+    let mut prepared = Vec::new();
     let are_ready = async {
-        while doomed.len() < 2 {
-            match crew.local.upload(&cargo::document()).await {
-                Some(file) => doomed.push(file),
+        while prepared.len() < 2 {
+            match clients.local.upload(&files::document()).await {
+                Some(file) => prepared.push(file),
                 None => tokio::time::sleep(PREPARE_PAUSE).await,
             }
         }
         loop {
-            let ready = crew.local.files("ready").await;
-            if doomed.iter().all(|id| ready.iter().any(|file| file["fileId"] == **id)) {
+            let ready = clients.local.files("ready").await;
+            if prepared.iter().all(|id| ready.iter().any(|file| file["fileId"] == **id)) {
                 return;
             }
             tokio::time::sleep(PREPARE_PAUSE).await;
         }
     };
-    let _ = tokio::time::timeout(PATIENCE, are_ready).await;
-    doomed
+    let _ = tokio::time::timeout(PREPARE_TIMEOUT, are_ready).await;
+    prepared
 }
 
-/// Tries the delete that cannot be done until it is given up, and makes way for it when everybody could see that.
-async fn insist_on_the_delete(
-    second: u64,
-    crew: &Crew,
-    broken: &mut Broken,
-    say: &(dyn Fn(u64, &str) + Sync),
+/// Retries the delete that cannot succeed until it has no attempts left. Removes the obstacle some ticks later.
+async fn retry_undeletable(
+    tick: u64,
+    clients: &DemoClients,
+    active: &mut ActiveFaults,
+    report: &(dyn Fn(u64, &str) + Sync),
 ) {
-    if !second.is_multiple_of(3) {
+    if !tick.is_multiple_of(3) {
         return;
     }
-    let Some(undeletable) = &broken.undeletable else { return };
-    match broken.exhausted_at {
+    let Some(undeletable) = &active.undeletable else { return };
+    match active.exhausted_at {
         None => {
-            // Nobody may have been there to accept it.
-            crew.local.delete(&undeletable.file).await;
-            let tried = crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await;
-            let is_exhausted = tried.is_some_and(|tried| tried["exhausted"].as_u64() > Some(0));
-            broken.exhausted_at = is_exhausted.then_some(second);
+            // The first request may have failed, so the delete is requested again.
+            clients.local.delete(&undeletable.file).await;
+            let outcome = clients.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await;
+            let is_exhausted = outcome.is_some_and(|outcome| outcome["exhausted"].as_u64() > Some(0));
+            active.exhausted_at = is_exhausted.then_some(tick);
         }
-        Some(at) if second >= 100.max(at + EXHAUSTED_FOR) => {
+        Some(at) if tick >= 100.max(at + EXHAUSTED_TICKS) => {
             let _ = std::fs::remove_dir_all(&undeletable.obstacle);
-            if crew.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await.is_some() {
-                broken.undeletable = None;
-                say(second, "what stood in the way of a delete is gone, and so are the bytes");
+            if clients.operator.post("/api/v1/maintenance/cleanup/trigger", json!({})).await.is_some() {
+                active.undeletable = None;
+                report(tick, "The obstacle is removed. The bytes of the deleted file are gone.");
             }
         }
         Some(_) => {}
     }
 }
 
-/// Not before events wait on disk: how long the server tries to store them first does not depend on the demo's speed.
-async fn bring_back_the_events_store(
-    second: u64,
-    crew: &Crew,
-    broken: &mut Broken,
-    say: &(dyn Fn(u64, &str) + Sync),
+/// Waits until events are on disk: how long the server retries before that does not depend on the demo's speed.
+async fn restore_event_store(
+    tick: u64,
+    clients: &DemoClients,
+    active: &mut ActiveFaults,
+    report: &(dyn Fn(u64, &str) + Sync),
 ) {
-    if second < EVENTS_STORE_BACK || broken.events.is_none() {
+    if tick < EVENT_STORE_BACK || active.events.is_none() {
         return;
     }
-    let spool = crew.operator.get("/api/v2/maintenance/spool").await.unwrap_or_default();
-    if spool["spool"]["files"].as_u64() > Some(0) || second >= EVENTS_STORE_BACK_AT_LAST {
-        drop(broken.events.take());
-        say(second, "the events' store is back: what waited is recovered, oldest first");
+    let spool = clients.operator.get("/api/v2/maintenance/spool").await.unwrap_or_default();
+    if spool["spool"]["files"].as_u64() > Some(0) || tick >= EVENT_STORE_BACK_MAX {
+        drop(active.events.take());
+        report(tick, "The event store is back. The waiting events are sent, oldest first.");
     }
 }
 
-/// What goes wrong at this second, or comes right again.
-async fn turn(
-    second: u64,
-    wharf: &Wharf,
-    crew: &Crew,
-    (shift, broken, doomed): (&Shift, &mut Broken, &[String]),
-    say: &(dyn Fn(u64, &str) + Sync),
+/// Causes or ends the faults of this tick.
+async fn apply_faults(
+    tick: u64,
+    server: &DemoServer,
+    clients: &DemoClients,
+    (worker_faults, active, prepared): (&WorkerFaults, &mut ActiveFaults, &[String]),
+    report: &(dyn Fn(u64, &str) + Sync),
 ) {
-    let said = match second {
+    let text = match tick {
         2 => {
             for (tenant, limit) in [("acme", 64 << 20), ("globex", 2 << 20), ("initech", 1 << 20)] {
                 let path = format!("/api/v2/tenants/{tenant}/quota");
-                crew.operator.call(reqwest::Method::PUT, &path, Some(json!({ "limit": limit }))).await;
+                clients.operator.call(reqwest::Method::PUT, &path, Some(json!({ "limit": limit }))).await;
             }
-            "three tenants upload; some uploads are never confirmed, and are reclaimed after 15 seconds"
+            "Three tenants upload files. Some uploads are never confirmed. They are removed after 15 seconds."
         }
         12 | 40 | 96 => {
-            shift.vanishes.store(true, Ordering::Relaxed);
-            "a worker takes files and vanishes: they get stuck, and are sent on when its lease is over"
+            worker_faults.abandons_jobs.store(true, Ordering::Relaxed);
+            "A worker leases files and crashes. They are stuck until its lease expires, then they are queued again."
         }
         20 => {
-            broken.events = Away::take(&wharf.events).ok();
-            "the events' store goes away: events are acknowledged all the same, and wait on disk"
+            active.events = HiddenFolder::hide(&server.events).ok();
+            "The event store fails. Events are still accepted, and wait on disk."
         }
         45 => {
-            broken.blobs = Away::take(&wharf.blobs).ok();
-            "the files' store goes away: uploads are refused, deletes are accepted and wait"
+            active.blobs = HiddenFolder::hide(&server.blobs).ok();
+            "The object store fails. Uploads are refused. Deletes are accepted, and wait."
         }
         53 => {
-            drop(broken.blobs.take());
-            "the files' store is back: the deletes are carried out"
+            drop(active.blobs.take());
+            "The object store is back. The waiting deletes are done."
         }
         58 => {
-            if let Some(file) = doomed.first() {
-                broken.undeletable = break_a_delete(wharf, crew, file).await;
+            if let Some(file) = prepared.first() {
+                active.undeletable = break_a_delete(server, clients, file).await;
             }
-            "an object refuses to be deleted: its cleanup is tried until it is exhausted"
+            "An object cannot be deleted. The delete is retried until no attempts are left."
         }
         55 => {
-            broken.copied = faults::leave_many_orphans(&wharf.blobs).ok();
-            "another program copies 400 objects here: too many to delete without a person, so the scan stops and reports"
+            active.copied = faults::create_many_orphans(&server.blobs).ok();
+            "Another program copies 400 objects into the store. The scan does not delete so many: it stops and reports them."
         }
         64 => {
-            if let Some(file) = doomed.last() {
-                let _ = faults::lose_object(&wharf.blobs, LOCAL, file);
+            if let Some(file) = prepared.last() {
+                let _ = faults::delete_object(&server.blobs, LOCAL, file);
             }
-            "a live file loses its object: the next scan reports it as missing"
+            "The object of a file is lost. The next scan reports it as missing."
         }
         70 => {
-            shift.is_off.store(true, Ordering::Relaxed);
-            "the workers stay away: the queue for `embed` grows, and nobody's file fails for that"
+            worker_faults.is_stopped.store(true, Ordering::Relaxed);
+            "The workers stop. The queue of the stage embed grows, but no file fails."
         }
         84 => {
-            shift.is_off.store(false, Ordering::Relaxed);
-            "the workers are back, and the queue drains"
+            worker_faults.is_stopped.store(false, Ordering::Relaxed);
+            "The workers are back. The queue gets shorter."
         }
         88 => {
-            redrive(crew).await;
-            "an operator redrives two dead letters"
+            redrive(clients).await;
+            "An operator processes two failed files again."
         }
         92 => {
             for _ in 0..20 {
-                crew.users[2].upload(&cargo::bulky(100_000)).await;
+                clients.users[2].upload(&files::large(100_000)).await;
             }
-            "initech has used its quota up: uploads are refused until something is deleted"
+            "The tenant initech has used its whole quota. Its uploads are refused until it deletes files."
         }
         98 => {
-            if let Some(folder) = broken.copied.take() {
+            if let Some(folder) = active.copied.take() {
                 let _ = std::fs::remove_dir_all(folder);
             }
-            "somebody takes the 400 objects back"
+            "The 400 objects are removed again."
         }
         _ => return,
     };
-    say(second, said);
+    report(tick, text);
 }
 
-async fn break_a_delete(wharf: &Wharf, crew: &Crew, file: &str) -> Option<Undeletable> {
-    let obstacle = faults::make_undeletable(&wharf.blobs, LOCAL, file).ok()?;
-    crew.local.delete(file).await;
+async fn break_a_delete(server: &DemoServer, clients: &DemoClients, file: &str) -> Option<Undeletable> {
+    let obstacle = faults::make_undeletable(&server.blobs, LOCAL, file).ok()?;
+    clients.local.delete(file).await;
     Some(Undeletable { file: file.to_owned(), obstacle })
 }
 
-async fn redrive(crew: &Crew) -> Option<()> {
-    let letters = crew.operator.get("/api/v2/dlq?limit=2").await?;
+async fn redrive(clients: &DemoClients) -> Option<()> {
+    let letters = clients.operator.get("/api/v2/dlq?limit=2").await?;
     for letter in letters["jobs"].as_array()? {
-        crew.operator.post(&format!("/api/v2/dlq/{}/redrive", letter["jobId"].as_str()?), json!({})).await;
+        clients.operator.post(&format!("/api/v2/dlq/{}/redrive", letter["jobId"].as_str()?), json!({})).await;
     }
     Some(())
 }
 
-impl Drop for Broken {
+impl Drop for ActiveFaults {
     fn drop(&mut self) {
         let obstacle = self.undeletable.take().map(|undeletable| undeletable.obstacle);
         for path in [obstacle, self.copied.take()].into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! A worker of the demo, outside the server as any other could be: it embeds chunks. Now and then it takes a file and is never
-//! heard of again; for a while it does not come to work at all.
+//! The worker of the demo. It runs outside the server and embeds chunks. Sometimes it leases files and abandons them, and
+//! for a while it does not run at all.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,25 +11,26 @@ use super::client::Client;
 
 const PAUSE: Duration = Duration::from_millis(300);
 const DIMENSIONS: usize = 8;
-/// Longer than it takes to be stuck.
+/// Longer than STUCK_FILE_THRESHOLD_MS, so that abandoned files become stuck.
 const LEASE_MS: u64 = 15_000;
 
 #[derive(Default)]
-pub struct Shift {
-    pub is_off: AtomicBool,
-    pub vanishes: AtomicBool,
+pub struct WorkerFaults {
+    pub is_stopped: AtomicBool,
+    /// The worker abandons the next jobs that it leases.
+    pub abandons_jobs: AtomicBool,
 }
 
-pub async fn work(client: &Client, shift: &Shift) {
+pub async fn work(client: &Client, faults: &WorkerFaults) {
     loop {
         tokio::time::sleep(PAUSE).await;
-        if shift.is_off.load(Ordering::Relaxed) {
+        if faults.is_stopped.load(Ordering::Relaxed) {
             continue;
         }
-        let asked = json!({ "stages": ["embed"], "max": 8, "leaseMs": LEASE_MS });
-        let leased = client.post("/api/v2/workers/lease", asked).await.unwrap_or_default();
+        let request = json!({ "stages": ["embed"], "max": 8, "leaseMs": LEASE_MS });
+        let leased = client.post("/api/v2/workers/lease", request).await.unwrap_or_default();
         let jobs = leased["jobs"].as_array().cloned().unwrap_or_default();
-        if !jobs.is_empty() && shift.vanishes.swap(false, Ordering::Relaxed) {
+        if !jobs.is_empty() && faults.abandons_jobs.swap(false, Ordering::Relaxed) {
             continue;
         }
         for job in jobs {
@@ -41,7 +42,7 @@ pub async fn work(client: &Client, shift: &Shift) {
 async fn complete(client: &Client, job: &Value) -> Option<()> {
     let count = match job["input"]["chunks"].as_array() {
         Some(chunks) => chunks.len(),
-        // A large input lies behind a URL; such files are left to their lease.
+        // A large input is behind a URL. This worker does not fetch it and lets the lease expire.
         None => return None,
     };
     let vectors: Vec<Vec<f32>> = (0..count).map(|_| vector()).collect();

@@ -10,15 +10,15 @@ use axum::http::{StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde::Serialize;
 use utoipa::ToSchema;
-use wharfinger_events::body::BadBody;
-use wharfinger_events::encoding::{Encoding, NotInflated};
+use wharfinger_events::body::BodyError;
+use wharfinger_events::encoding::{Encoding, InflateError};
 use wharfinger_lifecycle::id::TenantId;
 
 use super::auth::UserAuth;
 use super::problem::Problem;
 use super::{BODY_TIMEOUT, Shared, discard_rest};
-use crate::ingest::accept::{Incoming, Refusal};
-use crate::ingest::{Ingest, NotTaken};
+use crate::ingest::accept::{AcceptError, IncomingBody};
+use crate::ingest::{Ingest, IngestError};
 
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Accepted {
@@ -61,22 +61,22 @@ pub(super) async fn take(
     let Some(ingest) = app.ingest.get() else { return Err(Problem::not_this_process("ingest", &app.roles)) };
     let encoding = match parts.headers.get(header::CONTENT_ENCODING) {
         None => Encoding::Identity,
-        Some(value) => value.to_str().ok().and_then(Encoding::named).ok_or_else(unsupported_encoding)?,
+        Some(value) => value.to_str().ok().and_then(Encoding::parse).ok_or_else(unsupported_encoding)?,
     };
     let incoming = match tokio::time::timeout(BODY_TIMEOUT, read(ingest, &caller.tenant, &mut body)).await {
         Ok(Ok(incoming)) => incoming,
-        Ok(Err(NotRead::Refused(refusal))) => {
+        Ok(Err(ReadError::Rejected(error))) => {
             let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard_rest(body)).await;
-            return Err(refused(refusal, ingest));
+            return Err(problem_of(error, ingest));
         }
-        Ok(Err(NotRead::Broken)) | Err(_) => return Err(Problem::interrupted()),
+        Ok(Err(ReadError::Disconnected)) | Err(_) => return Err(Problem::interrupted()),
     };
     let accepting = ingest.clone();
     // The body is complete, so the events are accepted even if the client hangs up now.
     let verb = app.core.verbs.spawn(async move { accepting.accept(&caller, encoding, incoming).await });
     match verb.await {
         Ok(Ok(accepted)) => Ok((StatusCode::ACCEPTED, Json(Accepted { accepted }))),
-        Ok(Err(refusal)) => Err(refused(refusal, ingest)),
+        Ok(Err(error)) => Err(problem_of(error, ingest)),
         Err(panicked) => {
             tracing::error!(error = %panicked, "request handler panicked");
             Err(Problem::internal())
@@ -84,35 +84,37 @@ pub(super) async fn take(
     }
 }
 
-enum NotRead {
-    Refused(Refusal),
-    Broken,
+enum ReadError {
+    Rejected(AcceptError),
+    Disconnected,
 }
 
-async fn read(ingest: &Arc<Ingest>, tenant: &TenantId, body: &mut Body) -> Result<Incoming, NotRead> {
-    let mut incoming = ingest.incoming(tenant).map_err(NotRead::Refused)?;
+async fn read(ingest: &Arc<Ingest>, tenant: &TenantId, body: &mut Body) -> Result<IncomingBody, ReadError> {
+    let mut incoming = ingest.incoming(tenant).map_err(ReadError::Rejected)?;
     // Memory is reserved as bytes arrive. A client that announces a large body and sends nothing reserves little.
-    incoming.expect(usize::try_from(body.size_hint().lower()).unwrap_or(0).min(FIRST_BYTES_MAX));
+    incoming.reserve(usize::try_from(body.size_hint().lower()).unwrap_or(0).min(FIRST_BYTES_MAX));
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(|_| NotRead::Broken)?.into_data() {
-            incoming.add(&data).map_err(NotRead::Refused)?;
+        if let Ok(data) = frame.map_err(|_| ReadError::Disconnected)?.into_data() {
+            incoming.add(&data).map_err(ReadError::Rejected)?;
         }
     }
     Ok(incoming)
 }
 
-fn refused(refusal: Refusal, ingest: &Ingest) -> Problem {
-    match refusal {
-        Refusal::NotTaken(full @ (NotTaken::NoRoom | NotTaken::OverShare)) => Problem::rate_limited(full),
-        Refusal::NotTaken(not_now) => Problem::unavailable_because(not_now),
-        Refusal::Body(BadBody::Empty) => Problem::invalid("body", BadBody::Empty),
-        Refusal::Body(BadBody::Line { line, problem }) => Problem::bad_line(line, &problem),
-        Refusal::Body(BadBody::TooLarge { bytes_max }) => Problem::too_large("body", bytes_max),
-        Refusal::Encoding(NotInflated::TooLarge) => Problem::too_large("body", ingest.bytes_max()),
-        Refusal::Body(BadBody::NoRoom) | Refusal::Encoding(NotInflated::NoRoom) => {
-            Problem::rate_limited(NotTaken::NoRoom)
+fn problem_of(error: AcceptError, ingest: &Ingest) -> Problem {
+    match error {
+        AcceptError::Ingest(full @ (IngestError::MemoryFull | IngestError::OverTenantShare)) => {
+            Problem::rate_limited(full)
         }
-        Refusal::Encoding(damaged) => Problem::invalid("body", damaged),
+        AcceptError::Ingest(not_now) => Problem::unavailable_because(not_now),
+        AcceptError::Body(BodyError::Empty) => Problem::invalid("body", BodyError::Empty),
+        AcceptError::Body(BodyError::Line { line, problem }) => Problem::bad_line(line, &problem),
+        AcceptError::Body(BodyError::TooLarge { bytes_max }) => Problem::too_large("body", bytes_max),
+        AcceptError::Encoding(InflateError::TooLarge) => Problem::too_large("body", ingest.bytes_max()),
+        AcceptError::Body(BodyError::NoMemory) | AcceptError::Encoding(InflateError::NoMemory) => {
+            Problem::rate_limited(IngestError::MemoryFull)
+        }
+        AcceptError::Encoding(damaged) => Problem::invalid("body", damaged),
     }
 }
 

@@ -47,7 +47,7 @@ use utoipa_swagger_ui::SwaggerUi;
 
 use crate::app::App;
 use crate::core::Role;
-use crate::memory_budget::Hold;
+use crate::memory_budget::Reservation;
 use crate::roles::ProcessRole;
 use crate::telemetry::metric;
 use crate::telemetry::traces::for_caller;
@@ -330,10 +330,10 @@ async fn read_body(
     app: &Shared,
     parts: &mut Parts,
     body: &mut Body,
-) -> Result<(Bytes, Option<Hold>), Problem> {
+) -> Result<(Bytes, Option<Reservation>), Problem> {
     let session = auth::authenticate(parts, app).await?;
     let limit_bytes = body_limit_bytes(parts, session.caller.role);
-    let mut hold = app.request_bodies.hold_for(session.caller.tenant.as_str());
+    let mut reservation = app.request_bodies.reservation_for(session.caller.tenant.as_str());
     parts.extensions.insert(session);
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -341,12 +341,12 @@ async fn read_body(
         if bytes.len() + data.len() > limit_bytes {
             return Err(Problem::body_too_large(limit_bytes));
         }
-        if !hold.grow(data.len()) {
+        if !reservation.grow(data.len()) {
             return Err(Problem::rate_limited("Too many large requests at once. Try again in a moment."));
         }
         bytes.extend_from_slice(&data);
     }
-    Ok((bytes.freeze(), Some(hold)))
+    Ok((bytes.freeze(), Some(reservation)))
 }
 
 /// Reads and discards the rest of a body. A client that is still sending does not read the answer, and loses it if the

@@ -1,5 +1,5 @@
-//! The open batch: one thread appends what was accepted, makes it durable for all who wait at once, and closes the batch by
-//! bytes, count or age. Others pack what is closed.
+//! The open batch. One thread appends accepted events, makes them durable for all waiting clients at once, and closes the batch
+//! by bytes, count or age. Other threads compress closed batches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -12,28 +12,28 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
-use wharfinger_engines::spool::{Contents, Segment, SegmentFolder};
-use wharfinger_events::body::Piece;
+use wharfinger_engines::spool::{BatchContents, Segment, SegmentFolder};
+use wharfinger_events::body::LineBatch;
 use wharfinger_events::name::BatchName;
 use wharfinger_events::pack::Packer;
 use wharfinger_events::tenants::bytes_by_tenant;
 
-use super::NotTaken;
+use super::IngestError;
 use crate::clock::Clock;
-use crate::memory_budget::{Hold, MemoryBudget};
+use crate::memory_budget::{MemoryBudget, Reservation};
 
-/// What was accepted together.
+/// The events of one request.
 pub(super) struct Append {
-    pub(super) pieces: Vec<Piece>,
-    pub(super) hold: Hold,
-    pub(super) answer: Answer,
+    pub(super) pieces: Vec<LineBatch>,
+    pub(super) reservation: Reservation,
+    pub(super) waiter: Waiter,
 }
 
-/// Who waits for what.
-pub(super) enum Answer {
-    Nobody,
-    WhenOnDisk(oneshot::Sender<Result<(), NotTaken>>),
-    WhenStored(Arc<Ticket>),
+/// What a client waits for.
+pub(super) enum Waiter {
+    None,
+    OnDisk(oneshot::Sender<Result<(), IngestError>>),
+    OnStored(Arc<PendingAck>),
 }
 
 pub(super) enum Message {
@@ -42,26 +42,26 @@ pub(super) enum Message {
     Close,
 }
 
-/// Of one who waits until all batches that its events went to are stored.
-pub(super) struct Ticket {
+/// The answer to a client that waits until all batches with its events are stored.
+pub(super) struct PendingAck {
     batches_left: AtomicUsize,
     failed: AtomicBool,
-    answer: Mutex<Option<oneshot::Sender<Result<(), NotTaken>>>>,
+    answer: Mutex<Option<oneshot::Sender<Result<(), IngestError>>>>,
 }
 
-impl Ticket {
-    /// For so many pieces.
-    pub(super) fn new(pieces: usize) -> (Arc<Ticket>, oneshot::Receiver<Result<(), NotTaken>>) {
+impl PendingAck {
+    /// For this many batches.
+    pub(super) fn new(pieces: usize) -> (Arc<PendingAck>, oneshot::Receiver<Result<(), IngestError>>) {
         let (sender, receiver) = oneshot::channel();
-        let ticket = Ticket {
+        let ack = PendingAck {
             batches_left: AtomicUsize::new(pieces),
             failed: AtomicBool::new(false),
             answer: Mutex::new(Some(sender)),
         };
-        (Arc::new(ticket), receiver)
+        (Arc::new(ack), receiver)
     }
 
-    pub(super) fn punch(&self, is_stored: bool) {
+    pub(super) fn batch_ended(&self, is_stored: bool) {
         if !is_stored {
             self.failed.store(true, Ordering::SeqCst);
         }
@@ -69,50 +69,50 @@ impl Ticket {
             let sender = self.answer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
             let outcome = match self.failed.load(Ordering::SeqCst) {
                 false => Ok(()),
-                true => Err(NotTaken::StoreAway),
+                true => Err(IngestError::StoreDown),
             };
-            // Nobody may be waiting any more.
+            // The client may have disconnected.
             let _ = sender.map(|sender| sender.send(outcome));
         }
     }
 }
 
-/// A batch that is not open any more.
-pub(super) struct Packed {
+/// A closed and compressed batch.
+pub(super) struct PackedBatch {
     pub(super) name: BatchName,
     pub(super) gz: Bytes,
-    pub(super) contents: Contents,
-    /// On disk until the batch is elsewhere.
+    pub(super) contents: BatchContents,
+    /// The file on disk, until the batch is stored or in the spool.
     pub(super) segment: Option<PathBuf>,
-    pub(super) tickets: Vec<Arc<Ticket>>,
-    pub(super) hold: Hold,
-    pub(super) under_way: UnderWay,
+    pub(super) acks: Vec<Arc<PendingAck>>,
+    pub(super) reservation: Reservation,
+    pub(super) in_flight: InFlight,
 }
 
-/// Counts a batch that is closed and not at its end yet, whatever ends it.
-pub(super) struct UnderWay(Arc<AtomicUsize>);
+/// Counts a closed batch until it is dropped.
+pub(super) struct InFlight(Arc<AtomicUsize>);
 
-impl UnderWay {
-    fn one_more(all: &Arc<AtomicUsize>) -> UnderWay {
+impl InFlight {
+    fn new(all: &Arc<AtomicUsize>) -> InFlight {
         all.fetch_add(1, Ordering::SeqCst);
-        UnderWay(all.clone())
+        InFlight(all.clone())
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-struct Closed {
+struct ClosedBatch {
     name: BatchName,
     lines: Vec<u8>,
     events: u64,
     segment: Option<PathBuf>,
-    tickets: Vec<Arc<Ticket>>,
-    hold: Hold,
-    under_way: UnderWay,
+    acks: Vec<Arc<PendingAck>>,
+    reservation: Reservation,
+    in_flight: InFlight,
 }
 
 pub(super) struct WriterOptions {
@@ -121,21 +121,21 @@ pub(super) struct WriterOptions {
     pub(super) batch_age: Duration,
     pub(super) instance: String,
     pub(super) segments: Arc<SegmentFolder>,
-    /// Whether anything is put on disk before it is answered for.
+    /// Whether events are written to disk before they are acknowledged.
     pub(super) writes_segments: bool,
     pub(super) clock: Clock,
     pub(super) budget: MemoryBudget,
-    /// Where counting begins: unlike that of any process before.
+    /// The first number for batch names. Random, so that processes do not share numbers.
     pub(super) counter: u64,
-    /// Closed and not at its end yet.
-    pub(super) under_way: Arc<AtomicUsize>,
+    /// The number of closed batches that are not stored or in the spool yet.
+    pub(super) in_flight: Arc<AtomicUsize>,
 }
 
-/// Starts the threads; they end after `Close`.
+/// Starts the threads. They end after `Close`.
 pub(super) fn start(
     options: WriterOptions,
     packers: usize,
-    packed: UnboundedSender<Packed>,
+    packed: UnboundedSender<PackedBatch>,
 ) -> std::io::Result<Sender<Message>> {
     let (inbox, messages) = channel();
     let (closed, to_pack) = channel();
@@ -151,10 +151,10 @@ pub(super) fn start(
     Ok(inbox)
 }
 
-/// A batch whose packing panics is packed by a fresh packer; the thread goes on in any case.
+/// Compresses batches. If this panics, a new packer compresses the batch again and the thread continues.
 fn pack_all(
-    to_pack: &Mutex<Receiver<Closed>>,
-    packed: &UnboundedSender<Packed>,
+    to_pack: &Mutex<Receiver<ClosedBatch>>,
+    packed: &UnboundedSender<PackedBatch>,
     mut pack: impl FnMut(&[u8]) -> Vec<u8>,
 ) {
     loop {
@@ -165,43 +165,43 @@ fn pack_all(
             Err(_) => {
                 tracing::error!(
                     events = batch.events,
-                    "packing a batch of events panicked, it is packed again"
+                    "compressing a batch of events panicked, trying again"
                 );
                 Bytes::from(Packer::default().pack(&batch.lines))
             }
         };
-        let contents = Contents { events: batch.events, tenants: bytes_by_tenant(&batch.lines) };
+        let contents = BatchContents { events: batch.events, tenants: bytes_by_tenant(&batch.lines) };
         drop(batch.lines);
-        batch.hold.shrink_to(gz.len());
-        let Closed { name, segment, tickets, hold, under_way, .. } = batch;
-        if packed.send(Packed { name, gz, contents, segment, tickets, hold, under_way }).is_err() {
+        batch.reservation.shrink_to(gz.len());
+        let ClosedBatch { name, segment, acks, reservation, in_flight, .. } = batch;
+        if packed.send(PackedBatch { name, gz, contents, segment, acks, reservation, in_flight }).is_err() {
             return;
         }
     }
 }
 
-/// So many bytes are taken together at most before somebody is answered.
+/// The most bytes that are made durable together before the clients are answered.
 const GROUP_BYTES_MAX: usize = 16 << 20;
 
 struct Writer {
     options: WriterOptions,
-    open: Option<Open>,
-    closed: Sender<Closed>,
+    open: Option<OpenBatch>,
+    closed: Sender<ClosedBatch>,
 }
 
-struct Open {
+struct OpenBatch {
     name: BatchName,
     since: Instant,
     lines: Vec<u8>,
     events: usize,
     segment: Option<Segment>,
-    /// How much of it is on disk.
+    /// How many bytes and events of it are on disk.
     durable_bytes: usize,
     durable_events: usize,
-    /// Which of the group have a part in what is not.
+    /// Indexes of the requests with events that are not on disk yet.
     waiting: Vec<usize>,
-    tickets: Vec<Arc<Ticket>>,
-    hold: Hold,
+    acks: Vec<Arc<PendingAck>>,
+    reservation: Reservation,
 }
 
 impl Writer {
@@ -216,11 +216,11 @@ impl Writer {
             };
             match message {
                 Ok(Message::Append(first)) => {
-                    let taken = catch_unwind(AssertUnwindSafe(|| self.take_group(first, messages)));
+                    let taken = catch_unwind(AssertUnwindSafe(|| self.append_group(first, messages)));
                     match taken {
-                        Ok(Next::GoOn) => {}
-                        Ok(Next::End) => break,
-                        Err(_) => self.go_on_after_panic(),
+                        Ok(LoopControl::Continue) => {}
+                        Ok(LoopControl::Stop) => break,
+                        Err(_) => self.recover_from_panic(),
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -233,9 +233,9 @@ impl Writer {
         self.close();
     }
 
-    /// Those of the group are not answered for. What was durable before stays in its batch.
-    fn go_on_after_panic(&mut self) {
-        tracing::error!("writing events panicked: those that came together were not accepted");
+    /// Drops the events of the current group, which were not acknowledged. Durable events stay in the batch.
+    fn recover_from_panic(&mut self) {
+        tracing::error!("writing events panicked, the events of some requests were not accepted");
         if let Some(open) = &mut self.open {
             open.lines.truncate(open.durable_bytes);
             open.events = open.durable_events;
@@ -244,52 +244,52 @@ impl Writer {
         self.close();
     }
 
-    /// Everything that has come meanwhile becomes durable together.
-    fn take_group(&mut self, first: Append, messages: &Receiver<Message>) -> Next {
-        let mut next = Next::GoOn;
-        let mut answers = Vec::new();
+    /// Appends all waiting requests and makes them durable together.
+    fn append_group(&mut self, first: Append, messages: &Receiver<Message>) -> LoopControl {
+        let mut next = LoopControl::Continue;
+        let mut waiters = Vec::new();
         let mut failed = Vec::new();
         let mut bytes = 0;
         let mut append = Some(first);
         while let Some(taken) = append.take() {
             bytes += taken.pieces.iter().map(|piece| piece.lines.len()).sum::<usize>();
             failed.push(None);
-            self.take(taken.pieces, taken.hold, &taken.answer, &mut failed);
-            answers.push(taken.answer);
+            self.append_to_batch(taken.pieces, taken.reservation, &taken.waiter, &mut failed);
+            waiters.push(taken.waiter);
             if bytes < GROUP_BYTES_MAX {
                 match messages.try_recv() {
                     Ok(Message::Append(another)) => append = Some(another),
-                    Ok(Message::Close) => next = Next::End,
+                    Ok(Message::Close) => next = LoopControl::Stop,
                     Err(_) => {}
                 }
             }
         }
         self.make_durable(&mut failed);
-        for (answer, failed) in answers.into_iter().zip(failed) {
-            match (answer, failed) {
-                (Answer::WhenOnDisk(sender), None) => drop(sender.send(Ok(()))),
-                (Answer::WhenOnDisk(sender), Some(problem)) => drop(sender.send(Err(problem))),
-                (Answer::Nobody | Answer::WhenStored(_), _) => {}
+        for (waiter, failed) in waiters.into_iter().zip(failed) {
+            match (waiter, failed) {
+                (Waiter::OnDisk(sender), None) => drop(sender.send(Ok(()))),
+                (Waiter::OnDisk(sender), Some(problem)) => drop(sender.send(Err(problem))),
+                (Waiter::None | Waiter::OnStored(_), _) => {}
             }
         }
         next
     }
 
-    /// More than fits into one batch: all of it is durable before any batch of it is closed, or nothing is kept.
-    fn take_whole(
+    /// Appends a request that needs several batches. All of them are durable before one of them is closed, or none is kept.
+    fn append_batches(
         &mut self,
-        pieces: Vec<Piece>,
-        hold: Hold,
-        answer: &Answer,
-        failed: &mut [Option<NotTaken>],
+        pieces: Vec<LineBatch>,
+        reservation: Reservation,
+        waiter: &Waiter,
+        failed: &mut [Option<IngestError>],
     ) {
         self.make_durable(failed);
         self.close();
         let mut batches = Vec::with_capacity(pieces.len());
-        if let Err(problem) = self.write_all(pieces, hold, answer, &mut batches) {
-            for segment in batches.into_iter().filter_map(|open: Open| open.segment) {
+        if let Err(problem) = self.write_all(pieces, reservation, waiter, &mut batches) {
+            for segment in batches.into_iter().filter_map(|open: OpenBatch| open.segment) {
                 if let Err(error) = std::fs::remove_file(segment.path()) {
-                    tracing::error!(error = %error, "a part of refused events could not be removed from disk");
+                    tracing::error!(error = %error, "cannot remove a part of rejected events from disk");
                 }
             }
             if let Some(failed) = failed.last_mut() {
@@ -304,28 +304,28 @@ impl Writer {
         self.close_if_full();
     }
 
-    /// Each piece becomes a durable batch; the caller removes them where this fails.
+    /// Writes each piece as a durable batch. If this fails, the caller removes them.
     fn write_all(
         &mut self,
-        pieces: Vec<Piece>,
-        mut hold: Hold,
-        answer: &Answer,
-        batches: &mut Vec<Open>,
-    ) -> Result<(), NotTaken> {
+        pieces: Vec<LineBatch>,
+        mut reservation: Reservation,
+        waiter: &Waiter,
+        batches: &mut Vec<OpenBatch>,
+    ) -> Result<(), IngestError> {
         let mut left: usize = pieces.iter().map(|piece| piece.lines.len()).sum();
         for piece in pieces {
-            let mut open = self.begin()?;
+            let mut open = self.open_batch()?;
             open.events = piece.events;
             left -= piece.lines.len();
-            open.hold.absorb(hold.split_off(left));
+            open.reservation.absorb(reservation.split_off(left));
             open.lines = piece.lines;
-            if let Answer::WhenStored(ticket) = answer {
-                open.tickets.push(ticket.clone());
+            if let Waiter::OnStored(ack) = waiter {
+                open.acks.push(ack.clone());
             }
             batches.push(open);
             let Some(open) = batches.last_mut() else { continue };
             if let Some(segment) = &mut open.segment {
-                segment.append(&open.lines).map_err(|error| not_on_disk(&error))?;
+                segment.append(&open.lines).map_err(|error| disk_error(&error))?;
                 sync_or_exit(segment);
             }
             open.durable_bytes = open.lines.len();
@@ -343,10 +343,16 @@ impl Writer {
         }
     }
 
-    fn take(&mut self, pieces: Vec<Piece>, mut hold: Hold, answer: &Answer, failed: &mut [Option<NotTaken>]) {
+    fn append_to_batch(
+        &mut self,
+        pieces: Vec<LineBatch>,
+        mut reservation: Reservation,
+        waiter: &Waiter,
+        failed: &mut [Option<IngestError>],
+    ) {
         let me = failed.len() - 1;
         if pieces.len() > 1 {
-            return self.take_whole(pieces, hold, answer, failed);
+            return self.append_batches(pieces, reservation, waiter, failed);
         }
         let mut left: usize = pieces.iter().map(|piece| piece.lines.len()).sum();
         for piece in pieces {
@@ -360,7 +366,7 @@ impl Writer {
             }
             let open = match &mut self.open {
                 Some(open) => open,
-                None => match self.begin() {
+                None => match self.open_batch() {
                     Ok(open) => self.open.insert(open),
                     Err(problem) => {
                         failed[me] = Some(problem);
@@ -371,10 +377,10 @@ impl Writer {
             open.lines.extend_from_slice(&piece.lines);
             open.events += piece.events;
             left -= piece.lines.len();
-            open.hold.absorb(hold.split_off(left));
+            open.reservation.absorb(reservation.split_off(left));
             open.waiting.push(me);
-            if let Answer::WhenStored(ticket) = answer {
-                open.tickets.push(ticket.clone());
+            if let Waiter::OnStored(ack) = waiter {
+                open.acks.push(ack.clone());
             }
             if open.events >= self.options.batch_events || open.lines.len() >= self.options.batch_bytes {
                 self.make_durable(failed);
@@ -383,15 +389,15 @@ impl Writer {
         }
     }
 
-    fn begin(&mut self) -> Result<Open, NotTaken> {
+    fn open_batch(&mut self) -> Result<OpenBatch, IngestError> {
         let unix = self.options.clock.now().div_euclid(1_000);
         let name = BatchName::new(unix, &self.options.instance, self.options.counter);
         self.options.counter += 1;
         let segment = match self.options.writes_segments {
             false => None,
-            true => Some(self.options.segments.create(&name).map_err(|error| not_on_disk(&error))?),
+            true => Some(self.options.segments.create(&name).map_err(|error| disk_error(&error))?),
         };
-        Ok(Open {
+        Ok(OpenBatch {
             name,
             since: Instant::now(),
             lines: Vec::new(),
@@ -400,13 +406,13 @@ impl Writer {
             durable_bytes: 0,
             durable_events: 0,
             waiting: Vec::new(),
-            tickets: Vec::new(),
-            hold: self.options.budget.hold(),
+            acks: Vec::new(),
+            reservation: self.options.budget.reservation(),
         })
     }
 
-    /// What cannot be written is not part of the batch, and those it came from are told.
-    fn make_durable(&mut self, failed: &mut [Option<NotTaken>]) {
+    /// Writes the batch to disk. Events that cannot be written are removed from the batch, and their requests fail.
+    fn make_durable(&mut self, failed: &mut [Option<IngestError>]) {
         let Some(open) = &mut self.open else { return };
         let waiting = std::mem::take(&mut open.waiting);
         let Some(segment) = &mut open.segment else { return };
@@ -414,13 +420,13 @@ impl Writer {
             return;
         }
         if let Err(error) = segment.append(&open.lines[open.durable_bytes..]) {
-            let problem = not_on_disk(&error);
+            let problem = disk_error(&error);
             for index in waiting {
                 failed[index] = Some(problem.clone());
             }
             open.lines.truncate(open.durable_bytes);
             open.events = open.durable_events;
-            open.hold.shrink_to(open.durable_bytes);
+            open.reservation.shrink_to(open.durable_bytes);
             if segment.is_broken() {
                 self.close();
             }
@@ -438,37 +444,37 @@ impl Writer {
             let _ = segment.map(std::fs::remove_file);
             return;
         }
-        let closed = Closed {
+        let closed = ClosedBatch {
             name: open.name,
             lines: open.lines,
             events: open.events as u64,
             segment,
-            tickets: open.tickets,
-            hold: open.hold,
-            under_way: UnderWay::one_more(&self.options.under_way),
+            acks: open.acks,
+            reservation: open.reservation,
+            in_flight: InFlight::new(&self.options.in_flight),
         };
-        // Who packs lives as long as we do.
+        // The packers live as long as the writer.
         let _ = self.closed.send(closed);
     }
 }
 
-/// After a failed fsync it is unknown what is on disk: the next start finds out.
+/// Ends the process after a failed fsync: it is then unknown what is on disk, and the next start reads the files.
 fn sync_or_exit(segment: &Segment) {
     if let Err(error) = segment.sync() {
-        tracing::error!(error = %error, "events could not be made durable: the process ends");
+        tracing::error!(error = %error, "fsync of events failed, the process exits");
         std::process::exit(1);
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    GoOn,
-    End,
+enum LoopControl {
+    Continue,
+    Stop,
 }
 
-fn not_on_disk(error: &std::io::Error) -> NotTaken {
-    tracing::error!(error = %error, "events could not be written to disk and were not accepted");
-    NotTaken::DiskFails
+fn disk_error(error: &std::io::Error) -> IngestError {
+    tracing::error!(error = %error, "cannot write events to disk, they were not accepted");
+    IngestError::DiskError
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Whether the store takes events: in doubt after a failure, down after many. While it is down it is tried now and then
-//! with a batch that waits anyway.
+//! Whether the store accepts events: in doubt after a failure, down when a batch was given up. While it is down, it is tried
+//! from time to time with one waiting batch.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,8 +15,8 @@ pub struct Health(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     failures: u32,
-    /// Down: nothing is tried before this.
-    rests_until: Option<Instant>,
+    /// Set while the store is down: the time of the next trial.
+    retry_at: Option<Instant>,
     pause: Duration,
 }
 
@@ -25,24 +25,24 @@ impl Health {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Answers whether it was down until now.
-    pub fn succeeded(&self) -> bool {
-        std::mem::take(&mut *self.state()).rests_until.is_some()
+    /// Returns whether the store was down until now.
+    pub fn record_success(&self) -> bool {
+        std::mem::take(&mut *self.state()).retry_at.is_some()
     }
 
-    /// One attempt failed; another may not.
-    pub fn failed(&self) {
+    /// Counts a failed attempt.
+    pub fn record_failure(&self) {
         self.state().failures += 1;
     }
 
-    /// Nobody went on trying, for now. Answers whether that is news.
-    pub fn gave_up(&self, random: f64) -> bool {
+    /// Marks the store as down until the next trial. Returns true if it was not down before.
+    pub fn mark_down(&self, random: f64) -> bool {
         let mut state = self.state();
-        let is_news = state.rests_until.is_none();
+        let was_up = state.retry_at.is_none();
         state.failures += 1;
         state.pause = (state.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-        state.rests_until = Some(Instant::now() + state.pause.mul_f64(0.75 + random.clamp(0.0, 1.0) / 2.0));
-        is_news
+        state.retry_at = Some(Instant::now() + state.pause.mul_f64(0.75 + random.clamp(0.0, 1.0) / 2.0));
+        was_up
     }
 
     pub fn is_in_doubt(&self) -> bool {
@@ -50,33 +50,33 @@ impl Health {
     }
 
     pub fn is_down(&self) -> bool {
-        self.state().rests_until.is_some()
+        self.state().retry_at.is_some()
     }
 
-    /// Whether the store may be asked now. While it is down: one of those who ask, once a pause.
+    /// Whether an upload may be tried now. While the store is down, one caller per pause gets true.
     pub fn may_try(&self) -> bool {
         let mut state = self.state();
         let now = Instant::now();
-        match state.rests_until {
+        match state.retry_at {
             None => true,
             Some(until) if now < until => false,
             Some(_) => {
-                state.rests_until = Some(now + PAUSE_MAX);
+                state.retry_at = Some(now + PAUSE_MAX);
                 true
             }
         }
     }
 
-    /// Who was to try it had nothing to try it with.
-    pub fn was_not_tried(&self) {
+    /// The caller that could try the store had nothing to upload, so another caller may try at once.
+    pub fn trial_unused(&self) {
         let mut state = self.state();
-        if state.rests_until.is_some() {
-            state.rests_until = Some(Instant::now());
+        if state.retry_at.is_some() {
+            state.retry_at = Some(Instant::now());
         }
     }
 
-    pub fn rests_until(&self) -> Option<Instant> {
-        self.state().rests_until
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.state().retry_at
     }
 }
 
@@ -88,24 +88,24 @@ mod tests {
     async fn a_store_that_is_down_is_tried_once_a_pause() {
         let health = Health::default();
         assert!(health.may_try() && health.may_try());
-        health.failed();
+        health.record_failure();
         assert!(health.is_in_doubt() && !health.is_down() && health.may_try());
-        assert!(health.gave_up(0.5), "news");
+        assert!(health.mark_down(0.5), "was not down before");
         let mut before = Duration::ZERO;
         for _ in 0..10 {
             assert!(health.is_down() && !health.may_try());
-            let pause = health.rests_until().expect("it rests") - Instant::now();
+            let pause = health.retry_at().expect("down") - Instant::now();
             assert!(pause >= before && pause <= PAUSE_MAX * 2, "{pause:?}");
             before = pause;
             tokio::time::advance(pause).await;
-            assert!(health.may_try() && !health.may_try(), "one of those who ask");
-            assert!(!health.gave_up(0.5), "no news");
+            assert!(health.may_try() && !health.may_try(), "only one caller");
+            assert!(!health.mark_down(0.5), "was already down");
         }
         tokio::time::advance(PAUSE_MAX * 2).await;
         assert!(health.may_try() && !health.may_try());
-        health.was_not_tried();
-        assert!(health.may_try() && !health.may_try(), "another may, at once");
-        assert!(health.succeeded() && !health.is_in_doubt() && health.may_try() && health.may_try());
-        assert!(!health.succeeded());
+        health.trial_unused();
+        assert!(health.may_try() && !health.may_try(), "another caller may try at once");
+        assert!(health.record_success() && !health.is_in_doubt() && health.may_try() && health.may_try());
+        assert!(!health.record_success());
     }
 }

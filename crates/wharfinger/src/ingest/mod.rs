@@ -1,5 +1,5 @@
-//! Events on their way to the object store: accepted, made durable, batched, packed and stored. What the store does not take
-//! waits on disk and goes on when it does.
+//! Brings events to the object store: accepts them, makes them durable, batches, compresses and uploads them. While the store
+//! does not accept a batch, the batch waits on disk and is sent later.
 
 pub mod accept;
 pub mod archive;
@@ -20,27 +20,27 @@ use bytes::Bytes;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
-use wharfinger_engines::spool::{Contents, Leftover, SegmentFolder, Spool, SpoolStatus};
-use wharfinger_events::body::{Envelope, Limits, Piece};
+use wharfinger_engines::spool::{BatchContents, LeftoverSegment, SegmentFolder, Spool, SpoolStatus};
+use wharfinger_events::body::{Envelope, Limits, LineBatch};
 use wharfinger_events::name::BatchName;
 use wharfinger_lifecycle::key::{EventsFolder, ObjectKey};
 use wharfinger_stores::{BlobError, BlobStore, WriteMode};
 
 use crate::clock::Clock;
 use crate::config::{Ack, IngestSettings};
-use crate::memory_budget::{Hold, MemoryBudget};
+use crate::memory_budget::{MemoryBudget, Reservation};
 use crate::telemetry::events::{self as metric, Dropped};
-use batch::{Answer, Append, Message, Packed, Ticket, WriterOptions};
+use batch::{Append, Message, PackedBatch, PendingAck, Waiter, WriterOptions};
 use health::Health;
 
-/// An event, without what is added to it.
+/// The largest event, without the fields that are added to it.
 const EVENT_BYTES_MAX: usize = 1 << 20;
 const EVENT_DEPTH_MAX: usize = 64;
-/// A store that does not answer in this time has not answered.
+/// The timeout of one upload, without the time for its bytes.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// And the time that the bytes take on a slow line.
+/// The timeout grows by the time that the bytes take at this rate.
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;
-/// Threads that pack.
+/// The most threads that compress batches.
 const PACKERS_MAX: usize = 4;
 
 pub struct Ingest {
@@ -52,52 +52,52 @@ pub struct Ingest {
     budget: MemoryBudget,
     health: Health,
     inbox: Sender<Message>,
-    packed: tokio::sync::Mutex<UnboundedReceiver<Packed>>,
-    /// Segments without a batch in memory: of a process that is no more, or that neither store nor spool would take.
-    parked: Mutex<VecDeque<Parked>>,
-    /// Batches that are closed and neither stored nor on disk yet.
-    under_way: Arc<AtomicUsize>,
-    /// There may be something to recover.
+    packed: tokio::sync::Mutex<UnboundedReceiver<PackedBatch>>,
+    /// Segments without a batch in memory: left by an earlier process, or not accepted by the store or the spool.
+    pending_segments: Mutex<VecDeque<PendingSegment>>,
+    /// The number of closed batches that are neither stored nor in the spool yet.
+    in_flight: Arc<AtomicUsize>,
+    /// Notified when there may be a batch on disk to upload.
     recovery_wakeup: Notify,
-    /// The batch from disk that the store refused last, and has taken nothing since.
+    /// The batch from disk that the store rejected last, if it has accepted nothing since.
     last_refused: Mutex<Option<BatchName>>,
-    /// Nothing is sent to the inbox any more.
+    /// True when no more events are accepted.
     is_closed: RwLock<bool>,
-    /// Ours as long as we live: what lies there is nobody else's to take up.
+    /// Holds the lock of our segment folder, so that no other process recovers our segments.
     _segments: Arc<SegmentFolder>,
 }
 
-struct Parked {
-    segment: Leftover,
-    rests_until: Instant,
+struct PendingSegment {
+    segment: LeftoverSegment,
+    retry_at: Instant,
 }
 
-impl Parked {
-    fn now(segment: Leftover) -> Parked {
-        Parked { segment, rests_until: Instant::now() }
+impl PendingSegment {
+    fn now(segment: LeftoverSegment) -> PendingSegment {
+        PendingSegment { segment, retry_at: Instant::now() }
     }
 }
 
-/// Why events were not taken. Nothing was promised; they may be sent again.
+/// Why events were not accepted. The client may send them again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotTaken {
-    #[error("as many events as may be held are waiting to be stored")]
-    NoRoom,
+pub enum IngestError {
+    #[error("Too many events wait to be stored. Try again later.")]
+    MemoryFull,
     #[error(
         "The disk space for waiting events is nearly full and this tenant uses more than its share. \
-         Events are accepted again when the store has taken some."
+         Events are accepted again when the object store has accepted some of them."
     )]
-    OverShare,
-    #[error("the store does not take events at this moment")]
-    StoreAway,
-    #[error("this machine's disk does not take events at this moment")]
-    DiskFails,
-    #[error("this process is stopping")]
+    OverTenantShare,
+    #[error("The object store does not accept events now. Try again later.")]
+    StoreDown,
+    #[error("The server cannot write events to its disk. Try again later.")]
+    DiskError,
+    #[error("The server is stopping. Send the events again.")]
     Stopping,
 }
 
 impl Ingest {
-    /// Takes up what earlier processes left, and begins to take events.
+    /// Finds what earlier processes left, and starts to accept events.
     pub fn open(
         settings: &IngestSettings,
         instance: &str,
@@ -106,12 +106,12 @@ impl Ingest {
     ) -> Result<Ingest, String> {
         let spool = Spool::open(&settings.spool_dir, settings.spool_bytes_max)
             .map_err(|error| format!("DLQ_DIR: {}: {error}", settings.spool_dir.display()))?;
-        // Looked through in every mode: what was left may be of another.
+        // Opened in every mode, because an earlier process may have run with `INGEST_ACK=disk`.
         let (segments, left) = SegmentFolder::open(&settings.segments_dir)
             .map_err(|error| format!("WHARFINGER_DATA_DIR: {}: {error}", settings.segments_dir.display()))?;
         let segments = Arc::new(segments);
         let budget = MemoryBudget::new(settings.memory_bytes);
-        let under_way = Arc::new(AtomicUsize::new(0));
+        let in_flight = Arc::new(AtomicUsize::new(0));
         let (packed_sender, packed) = unbounded_channel();
         let options = WriterOptions {
             batch_events: settings.batch_events,
@@ -122,15 +122,15 @@ impl Ingest {
             segments: segments.clone(),
             clock: clock.clone(),
             budget: budget.clone(),
-            // Two processes that count from the same number would write over each other's batches.
+            // Random, because two processes with the same numbers would overwrite each other's batches.
             counter: rand::random::<u64>() >> 16,
-            under_way: under_way.clone(),
+            in_flight: in_flight.clone(),
         };
         let packers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
         let inbox = batch::start(options, packers.min(PACKERS_MAX), packed_sender)
-            .map_err(|error: io::Error| format!("no thread for events: {error}"))?;
+            .map_err(|error: io::Error| format!("cannot start a thread for events: {error}"))?;
         if !left.is_empty() {
-            tracing::info!(segments = left.len(), "events of an earlier process are taken up");
+            tracing::info!(segments = left.len(), "events of an earlier process found, uploading them");
         }
         metric::begin();
         Ok(Ingest {
@@ -143,8 +143,8 @@ impl Ingest {
             health: Health::default(),
             inbox,
             packed: tokio::sync::Mutex::new(packed),
-            parked: Mutex::new(left.into_iter().map(Parked::now).collect()),
-            under_way,
+            pending_segments: Mutex::new(left.into_iter().map(PendingSegment::now).collect()),
+            in_flight,
             recovery_wakeup: Notify::new(),
             last_refused: Mutex::new(None),
             is_closed: RwLock::new(false),
@@ -157,8 +157,8 @@ impl Ingest {
             event_bytes_max: EVENT_BYTES_MAX.min(self.settings.inflated_bytes_max),
             depth_max: EVENT_DEPTH_MAX,
             lines_bytes_max: 2 * self.settings.inflated_bytes_max,
-            piece_bytes: self.settings.batch_bytes,
-            piece_events: self.settings.batch_events,
+            batch_bytes: self.settings.batch_bytes,
+            batch_events: self.settings.batch_events,
         }
     }
 
@@ -166,41 +166,41 @@ impl Ingest {
         Envelope::new(self.clock.now().div_euclid(1_000), tenant, &self.instance)
     }
 
-    /// Answers when the events are where the settings promise them to be.
-    async fn append(&self, pieces: Vec<Piece>, hold: Hold) -> Result<(), NotTaken> {
+    /// Returns when the events are stored as `INGEST_ACK` says.
+    async fn append(&self, pieces: Vec<LineBatch>, reservation: Reservation) -> Result<(), IngestError> {
         if pieces.is_empty() {
             return Ok(());
         }
-        let (answer, answered) = match self.settings.ack {
-            Ack::Memory => (Answer::Nobody, None),
+        let (waiter, done) = match self.settings.ack {
+            Ack::Memory => (Waiter::None, None),
             Ack::Disk => {
                 let (sender, receiver) = oneshot::channel();
-                (Answer::WhenOnDisk(sender), Some(receiver))
+                (Waiter::OnDisk(sender), Some(receiver))
             }
             Ack::Stored if !self.health.is_down() || self.health.may_try() => {
-                let (ticket, receiver) = Ticket::new(pieces.len());
-                (Answer::WhenStored(ticket), Some(receiver))
+                let (ack, receiver) = PendingAck::new(pieces.len());
+                (Waiter::OnStored(ack), Some(receiver))
             }
-            Ack::Stored => return Err(NotTaken::StoreAway),
+            Ack::Stored => return Err(IngestError::StoreDown),
         };
-        let append = Message::Append(Append { pieces, hold, answer });
+        let append = Message::Append(Append { pieces, reservation, waiter });
         {
             let is_closed = self.is_closed.read().unwrap_or_else(|poisoned| poisoned.into_inner());
             if *is_closed || self.inbox.send(append).is_err() {
-                return Err(NotTaken::Stopping);
+                return Err(IngestError::Stopping);
             }
         }
-        match answered {
+        match done {
             None => Ok(()),
-            Some(answered) => answered.await.unwrap_or(Err(NotTaken::Stopping)),
+            Some(done) => done.await.unwrap_or(Err(IngestError::Stopping)),
         }
     }
 
-    /// Nothing is taken any more; what was taken goes its way.
+    /// Stops accepting events. Accepted events are still stored.
     fn close(&self) {
         let mut is_closed = self.is_closed.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         *is_closed = true;
-        // A second time nobody listens.
+        // The writer has ended if this is the second call.
         let _ = self.inbox.send(Message::Close);
     }
 
@@ -224,7 +224,7 @@ impl Ingest {
         self.spool.folder()
     }
 
-    /// Whether the store took the last batch it was offered.
+    /// False after the store has rejected batches, until it accepts one.
     pub fn store_is_up(&self) -> bool {
         !self.health.is_down()
     }
@@ -233,8 +233,8 @@ impl Ingest {
         self.store.kind()
     }
 
-    fn parked(&self) -> MutexGuard<'_, VecDeque<Parked>> {
-        self.parked.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn pending_segments(&self) -> MutexGuard<'_, VecDeque<PendingSegment>> {
+        self.pending_segments.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn last_refused(&self) -> MutexGuard<'_, Option<BatchName>> {
@@ -242,41 +242,46 @@ impl Ingest {
     }
 
     fn is_idle(&self) -> bool {
-        self.under_way.load(Ordering::SeqCst) == 0
+        self.in_flight.load(Ordering::SeqCst) == 0
     }
 
-    /// One attempt; any answer but success means: again later, under the same key.
+    /// Uploads once. After any error the batch is uploaded again later, under the same key.
     async fn put(&self, folder: EventsFolder, name: &BatchName, gz: Bytes) -> Result<(), BlobError> {
-        let key = ObjectKey::events(folder, &name.place())
+        let key = ObjectKey::events(folder, &name.object_path())
             .map_err(|bad| BlobError::Refused(format!("{name}: {bad}")))?;
-        let patience = ATTEMPT_TIMEOUT + Duration::from_secs(gz.len() as u64 / BYTES_PER_SECOND_MIN);
+        let timeout = ATTEMPT_TIMEOUT + Duration::from_secs(gz.len() as u64 / BYTES_PER_SECOND_MIN);
         let put = self.store.put(&key, gz, WriteMode::Overwrite);
         let late = |_| Err(BlobError::Unavailable("no answer in time".into()));
-        let outcome = tokio::time::timeout(patience, put).await.unwrap_or_else(late);
+        let outcome = tokio::time::timeout(timeout, put).await.unwrap_or_else(late);
         match &outcome {
             Ok(()) => {
                 *self.last_refused() = None;
-                if self.health.succeeded() {
-                    tracing::info!("the store takes events again");
+                if self.health.record_success() {
+                    tracing::info!("object store accepts events again");
                     self.recovery_wakeup.notify_one();
                 }
             }
             Err(_) => {
                 metric::put_failed();
-                self.health.failed();
+                self.health.record_failure();
             }
         }
         outcome
     }
 
-    fn give_up_for_now(&self, error: &BlobError) {
-        if self.health.gave_up(rand::random()) {
-            tracing::error!(error = %error, "the store does not take events: they wait on disk");
+    fn mark_store_down(&self, error: &BlobError) {
+        if self.health.mark_down(rand::random()) {
+            tracing::error!(error = %error, "object store does not accept events, they wait on disk");
         }
     }
 
-    /// Puts a batch on disk to wait there.
-    async fn save(&self, name: &BatchName, gz: Bytes, contents: Contents) -> Result<(), String> {
+    /// Writes a batch to the spool on disk.
+    async fn save_to_spool(
+        &self,
+        name: &BatchName,
+        gz: Bytes,
+        contents: BatchContents,
+    ) -> Result<(), String> {
         let (spool, batch, events) = (self.spool.clone(), name.clone(), contents.events);
         let saving = tokio::task::spawn_blocking(move || spool.save(&batch, &gz, &contents));
         let saved = saving.await.map_err(|error| error.to_string())?;
@@ -287,7 +292,7 @@ impl Ingest {
             tracing::error!(
                 files = evicted.files,
                 events = evicted.events,
-                "the spool is full: the oldest events were dropped (DLQ_MAX_SIZE_BYTES)"
+                "spool is full, oldest events dropped (DLQ_MAX_SIZE_BYTES)"
             );
         }
         self.recovery_wakeup.notify_one();
@@ -295,14 +300,14 @@ impl Ingest {
     }
 }
 
-/// A segment whose batch is elsewhere.
+/// Removes a segment whose batch is stored or in the spool.
 async fn remove_segment(path: PathBuf) {
     let removing = tokio::task::spawn_blocking(move || {
         if let Err(error) = std::fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
-            // At the next start its batch is stored again, under the same key.
-            tracing::warn!(file = %path.display(), error = %error, "a segment could not be removed");
+            // The next start uploads its batch again, under the same key.
+            tracing::warn!(file = %path.display(), error = %error, "cannot remove a segment");
         }
     });
     let _ = removing.await;

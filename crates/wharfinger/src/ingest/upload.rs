@@ -1,4 +1,4 @@
-//! Closed batches to the store, several at a time, again after failures; what it does not take goes to the spool.
+//! Uploads closed batches, several concurrently, with retries. Batches that the store does not accept go to the spool.
 
 use std::time::Duration;
 
@@ -6,48 +6,48 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use wharfinger_engines::spool::Leftover;
+use wharfinger_engines::spool::LeftoverSegment;
 use wharfinger_lifecycle::key::EventsFolder;
 use wharfinger_stores::BlobError;
 
-use super::batch::Packed;
-use super::recover::PARKED_PAUSE;
+use super::batch::PackedBatch;
+use super::recover::SEGMENT_RETRY_PAUSE;
 use super::{Ingest, remove_segment};
 use crate::config::Ack;
 use crate::telemetry::events::{self as metric, Dropped};
 
 const UPLOADS_MAX: usize = 4;
-/// After this a batch waits on disk.
+/// After this time without success a batch goes to the spool.
 const DEADLINE: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// A process that stops uploads for so long; the rest goes to disk.
-const STOPPING_UPLOADS: Duration = Duration::from_secs(4);
-/// Of an attempt that is under way when the process is told to stop.
+const RECHECK_PAUSE: Duration = Duration::from_millis(100);
+/// How long a stopping process still uploads. Later batches go to the spool.
+const UPLOADS_WHILE_STOPPING: Duration = Duration::from_secs(4);
+/// The timeout of an attempt that is running when the process is told to stop.
 const LAST_ATTEMPT: Duration = Duration::from_secs(3);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 
-/// Until nothing is taken any more and all that was is stored or on disk.
+/// Runs until no more events are accepted and all accepted events are stored or on disk.
 pub async fn run(ingest: &Ingest, stop: &CancellationToken) {
     let mut packed = ingest.packed.lock().await;
-    let mut under_way = FuturesUnordered::new();
-    let (mut is_open, mut hurries_at): (bool, Option<Instant>) = (true, None);
-    while is_open || !under_way.is_empty() {
-        let hurries = hurries_at.is_some_and(|at| Instant::now() >= at);
-        let is_full = under_way.len() >= UPLOADS_MAX;
-        let may_take = is_open && (!is_full || hurries || ingest.spills());
+    let mut in_flight = FuturesUnordered::new();
+    let (mut is_open, mut disk_only_at): (bool, Option<Instant>) = (true, None);
+    while is_open || !in_flight.is_empty() {
+        let is_disk_only = disk_only_at.is_some_and(|at| Instant::now() >= at);
+        let is_full = in_flight.len() >= UPLOADS_MAX;
+        let may_take = is_open && (!is_full || is_disk_only || ingest.may_spill());
         tokio::select! {
             batch = packed.recv(), if may_take => match batch {
                 Some(batch) => {
-                    under_way.push(ingest.store_or_spool(batch, is_full || hurries, stop));
+                    in_flight.push(ingest.store_or_spool(batch, is_full || is_disk_only, stop));
                 }
                 None => is_open = false,
             },
-            Some(()) = under_way.next() => {}
-            // Meanwhile there may be another way for it.
-            () = tokio::time::sleep(LOOK_AGAIN), if is_open && !may_take => {}
-            () = stop.cancelled(), if hurries_at.is_none() => {
-                hurries_at = Some(Instant::now() + STOPPING_UPLOADS);
+            Some(()) = in_flight.next() => {}
+            // Check again: an upload may have ended, or the store may be down now.
+            () = tokio::time::sleep(RECHECK_PAUSE), if is_open && !may_take => {}
+            () = stop.cancelled(), if disk_only_at.is_none() => {
+                disk_only_at = Some(Instant::now() + UPLOADS_WHILE_STOPPING);
                 ingest.close();
             }
         }
@@ -56,20 +56,21 @@ pub async fn run(ingest: &Ingest, stop: &CancellationToken) {
 }
 
 impl Ingest {
-    /// A store that is down gets nothing but trials. One that only failed is waited for while there is room.
-    fn spills(&self) -> bool {
+    /// Whether more batches are accepted than can be uploaded, so that they go to the spool: if the store is down, or if it
+    /// has failed and memory is low.
+    fn may_spill(&self) -> bool {
         self.health.is_down()
             || (self.health.is_in_doubt() && self.budget.free_bytes() < self.settings.memory_bytes / 2)
     }
 
-    /// Brings a batch to the store or, as a rule, to disk; whoever waits for it is told.
-    async fn store_or_spool(&self, batch: Packed, goes_to_disk: bool, stop: &CancellationToken) {
-        let stored = !goes_to_disk && self.upload(&batch, stop).await;
+    /// Uploads a batch, or writes it to the spool, and answers the clients that wait for it.
+    async fn store_or_spool(&self, batch: PackedBatch, skip_store: bool, stop: &CancellationToken) {
+        let stored = !skip_store && self.upload(&batch, stop).await;
         if stored {
             metric::stored(batch.contents.events);
         }
-        for ticket in &batch.tickets {
-            ticket.punch(stored);
+        for ack in &batch.acks {
+            ack.batch_ended(stored);
         }
         match (stored, self.settings.ack) {
             (true, _) => {
@@ -77,18 +78,18 @@ impl Ingest {
                     remove_segment(segment).await;
                 }
             }
-            // They were told that it is not stored, and send it again.
+            // The clients got an error and send the events again.
             (false, Ack::Stored) => {}
             (false, Ack::Memory | Ack::Disk) => self.spool(&batch).await,
         }
-        // Only now is there room for others.
-        drop((batch.hold, batch.under_way));
+        // Release the memory only when the batch is stored or on disk.
+        drop((batch.reservation, batch.in_flight));
         if self.is_idle() {
             self.recovery_wakeup.notify_one();
         }
     }
 
-    async fn upload(&self, batch: &Packed, stop: &CancellationToken) -> bool {
+    async fn upload(&self, batch: &PackedBatch, stop: &CancellationToken) -> bool {
         let is_trial = self.health.is_down();
         if is_trial && !(self.settings.ack == Ack::Stored || self.health.may_try()) {
             return false;
@@ -108,12 +109,12 @@ impl Ingest {
                 },
                 () = no_time_left => BlobError::Unavailable("the process is stopping".into()),
             };
-            let goes_on = !is_trial
+            let retries = !is_trial
                 && !stop.is_cancelled()
                 && !self.health.is_down()
                 && Instant::now() + pause < deadline;
-            if !goes_on {
-                self.give_up_for_now(&error);
+            if !retries {
+                self.mark_store_down(&error);
                 return false;
             }
             let jitter = 0.5 + rand::random::<f64>();
@@ -122,8 +123,9 @@ impl Ingest {
         }
     }
 
-    async fn spool(&self, batch: &Packed) {
-        let Err(problem) = self.save(&batch.name, batch.gz.clone(), batch.contents.clone()).await else {
+    async fn spool(&self, batch: &PackedBatch) {
+        let Err(problem) = self.save_to_spool(&batch.name, batch.gz.clone(), batch.contents.clone()).await
+        else {
             if let Some(segment) = batch.segment.clone() {
                 remove_segment(segment).await;
             }
@@ -131,16 +133,19 @@ impl Ingest {
         };
         let events = batch.contents.events;
         match &batch.segment {
-            // It is on disk already, if not where it should be.
+            // The batch is still on disk, in its segment.
             Some(segment) => {
                 tracing::error!(error = %problem, events,
-                    "a batch could not be put into the spool and waits in its segment");
-                self.park(Leftover { name: batch.name.clone(), path: segment.clone() }, PARKED_PAUSE);
+                    "cannot write a batch to the spool, it waits in its segment");
+                self.retry_segment_later(
+                    LeftoverSegment { name: batch.name.clone(), path: segment.clone() },
+                    SEGMENT_RETRY_PAUSE,
+                );
             }
             None => {
                 metric::dropped(Dropped::NowhereToStore, events);
                 tracing::error!(error = %problem, events, file = %batch.name,
-                    "neither the store nor the disk took a batch: its events are dropped");
+                    "cannot write a batch to the store or to disk, its events are dropped");
             }
         }
     }

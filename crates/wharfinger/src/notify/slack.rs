@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use wharfinger_catalog::{CatalogError, Destination, OutboxPayload, OutboxLine};
+use wharfinger_catalog::{CatalogError, Destination, OutboxLine, OutboxPayload};
 use wharfinger_lifecycle::limits::clip;
 
 use super::{RetryDecision, SECOND_MS, after_failure};

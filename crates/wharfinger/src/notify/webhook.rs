@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-use wharfinger_catalog::{Catalog, CatalogError, Destination, Notification, OutboxPayload, OutboxLine};
+use wharfinger_catalog::{Catalog, CatalogError, Destination, Notification, OutboxLine, OutboxPayload};
 use wharfinger_engines::webhooks::{Endpoint, Message, SendError, Webhook};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::checksum::to_hex;

@@ -22,10 +22,10 @@ const INLINE_CHUNKS_MAX: u64 = 100;
 const PAGE_CHUNKS: usize = 500;
 
 pub enum Input {
-    Nothing,
-    Here(Value),
+    Empty,
+    Inline(Value),
     /// A signed URL that returns the input as JSON.
-    There(String),
+    Url(String),
 }
 
 pub(super) async fn of(pipeline: &Pipeline, held: &LeasedStageJob) -> Result<Input, StageError> {
@@ -57,7 +57,7 @@ pub(super) async fn of(pipeline: &Pipeline, held: &LeasedStageJob) -> Result<Inp
 
 /// Which earlier output a stage needs.
 enum InputKind {
-    Nothing,
+    Empty,
     Verdict,
     Text,
     Chunks,

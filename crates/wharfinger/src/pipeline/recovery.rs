@@ -71,7 +71,7 @@ fn after_recovery(core: &Core, file: FileId, recovered: &RecoveryOutcome, actor:
             tracing::warn!(job = actor, fileId = %file, tenant = %tenant, error = %why, action = "permanentlyFailed",
                 "stuck file failed for good");
             metric::stuck_recovered("permanentlyFailed");
-            core.wakeups.notice.notify_one();
+            core.wakeups.notification.notify_one();
             core.wakeups.archive.notify_one();
         }
         RecoveryOutcome::Waiting

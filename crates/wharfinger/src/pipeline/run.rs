@@ -18,7 +18,7 @@ use crate::core::Core;
 use crate::core::VerbError;
 use crate::pipeline::Pipeline;
 use crate::telemetry::metric;
-use crate::telemetry::traces::Done;
+use crate::telemetry::traces::FileSpan;
 
 /// The longest pause. Another process may have written a job without waking this one.
 const PAUSE_MS_MAX: i64 = 2_000;
@@ -201,7 +201,7 @@ pub(super) fn after_stage_end(core: &Core, ended: CompletionResult) {
     match ended {
         CompletionResult::Next(_) => core.wakeups.stage.notify_one(),
         CompletionResult::Ready | CompletionResult::Failed | CompletionResult::Quarantined => {
-            core.wakeups.notice.notify_one()
+            core.wakeups.notification.notify_one()
         }
         CompletionResult::Retried | CompletionResult::LeaseLost => {}
     }
@@ -259,7 +259,7 @@ pub(super) fn trace(core: &Core, held: &LeasedStageJob, outcome: &AttemptOutcome
         | AttemptOutcome::Quarantined { why } => Some(why.clone()),
         AttemptOutcome::Released => Some("returned to the queue".to_owned()),
     };
-    core.traces.went_on(&Done {
+    core.traces.child(&FileSpan {
         name: held.stage.as_str(),
         from: held.file.updated_at,
         to: core.clock.now(),

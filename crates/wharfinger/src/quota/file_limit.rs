@@ -1,6 +1,6 @@
-//! How many files a tenant may have, and how many tombstones beside them: the row of an ended file, with its history and
-//! metadata, is kept for a while and charged to nobody, so that uploads which are deleted at once would fill the catalog. They are counted every few seconds and not in the transaction that makes one, so
-//! that uploads at the same moment may go beyond the limit by a few; the limit on bytes never gives way.
+//! The limit on files per tenant, tombstones included. A tombstone (the row of a deleted file) is kept for a while without a
+//! charge, so without this limit uploads that are deleted at once could fill the catalog. Files are counted every few
+//! seconds, outside of the transaction: concurrent uploads may exceed the limit by a few. The limit on bytes is exact.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,29 +13,29 @@ use wharfinger_lifecycle::id::TenantId;
 use crate::core::Core;
 use crate::core::VerbError;
 
-/// How long a count is believed, at least.
-const COUNTED_FOR: Duration = Duration::from_secs(10);
-/// A tenant at its limit is counted again after this: it may have deleted something.
-const COUNTED_FOR_AT_LIMIT: Duration = Duration::from_secs(1);
-/// Counting takes at most a hundredth of the time.
+/// A count is reused for at least this long.
+const COUNT_VALID_FOR: Duration = Duration::from_secs(10);
+/// The same for a tenant at its limit, which may have deleted files.
+const COUNT_VALID_FOR_AT_LIMIT: Duration = Duration::from_secs(1);
+/// Counting one tenant takes at most this share of the time: one hundredth.
 const SHARE_OF_TIME: u32 = 100;
-/// Counts that are kept; beyond it all are counted again.
+/// Cached counts. Beyond it the cache is cleared.
 const TENANTS_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
-pub struct FileCounts(Mutex<HashMap<TenantId, Counted>>);
+pub struct FileCounts(Mutex<HashMap<TenantId, FileCount>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Counted {
+struct FileCount {
     at: Instant,
     took: Duration,
-    /// With those that were let in since.
+    /// Including the files admitted since the count.
     files: u64,
     tombstones: u64,
 }
 
-impl Counted {
-    /// As many tombstones as files, and so many of both together.
+impl FileCount {
+    /// The limit for files, and twice that for files and tombstones together.
     fn refusal(&self, more: u64, max: u64) -> Option<VerbError> {
         let (rows, rows_max) = (self.files + self.tombstones, max.saturating_mul(2));
         if self.files + more > max {
@@ -48,17 +48,17 @@ impl Counted {
     }
 
     fn is_old(&self, is_at_limit: bool) -> bool {
-        let believed = if is_at_limit { COUNTED_FOR_AT_LIMIT } else { COUNTED_FOR };
-        self.at.elapsed() >= believed.max(self.took * SHARE_OF_TIME)
+        let valid_for = if is_at_limit { COUNT_VALID_FOR_AT_LIMIT } else { COUNT_VALID_FOR };
+        self.at.elapsed() >= valid_for.max(self.took * SHARE_OF_TIME)
     }
 }
 
 impl FileCounts {
-    fn known(&self) -> MutexGuard<'_, HashMap<TenantId, Counted>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<TenantId, FileCount>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// About how many files a tenant has.
+    /// Approximately how many files a tenant has.
     pub async fn files(&self, core: &Core, tenant: &TenantId) -> Result<u64, CatalogError> {
         let known = self.known().get(tenant).copied();
         match known {
@@ -67,7 +67,7 @@ impl FileCounts {
         }
     }
 
-    /// Lets so many more files of a tenant in, or says how many it may have.
+    /// Admits `more` files of a tenant, or returns the exceeded limit.
     pub async fn admit(&self, core: &Core, tenant: &TenantId, more: u64) -> Result<(), VerbError> {
         let max = core.settings.tenant_files_max;
         let known = self.known().get(tenant).copied();
@@ -84,12 +84,12 @@ impl FileCounts {
         Ok(())
     }
 
-    async fn count(&self, core: &Core, tenant: &TenantId) -> Result<Counted, CatalogError> {
+    async fn count(&self, core: &Core, tenant: &TenantId) -> Result<FileCount, CatalogError> {
         let at = Instant::now();
         let counts = core.catalog.status_counts(&Scope::Tenant(tenant.clone())).await?;
         let files = counts.by_status.iter().map(|(_, files)| files).sum();
         let tombstones = core.catalog.tombstone_count(tenant).await?;
-        let counted = Counted { at, took: at.elapsed(), files, tombstones };
+        let counted = FileCount { at, took: at.elapsed(), files, tombstones };
         let mut known = self.known();
         if known.len() >= TENANTS_MAX {
             known.clear();

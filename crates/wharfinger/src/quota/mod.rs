@@ -1,8 +1,8 @@
-//! Letting uploads in: by the tenant's row in the catalog, or by Redis in front of it. Redis may forget, lie low or
-//! come back from a backup at any moment; whether what it said still counts is decided by the catalog alone.
+//! Admission of uploads by quota: by the tenant's row in the database, or by Redis in front of it. Redis may lose data or
+//! be restored from a backup at any moment. The catalog decides whether a reservation in Redis is still valid.
 
-pub mod count;
 mod file_limit;
+pub mod rebuild;
 pub mod refunds;
 mod register;
 pub mod sync;
@@ -28,21 +28,20 @@ use crate::core::{Core, OpenError};
 use crate::telemetry::metric;
 use file_limit::FileCounts;
 
-/// A tenant that left Redis stays away from it this long: processes that do not agree on whether it answers must
-/// not pass the gate to and fro.
+/// A quota that was moved to the database stays there for at least this long. Otherwise processes that disagree whether
+/// Redis answers would move it back and forth.
 const AWAY_MS_MIN: i64 = 10_000;
-/// A refusal that the catalog does not bear out lets Redis count anew, but not more often than this.
+/// A refusal by Redis that the catalog does not confirm causes a rebuild, but not more often than this.
 const DOUBT_MS_MIN: i64 = 10_000;
-/// Tenants that are remembered; what is forgotten is found out again.
+/// Tenants whose state is cached.
 const TENANTS_MAX: usize = 10_000;
 const TENANTS_PER_PAGE: usize = 500;
 
-/// What lets uploads in.
 pub struct Quota {
     pub core: Arc<Core>,
-    /// Redis in front of the tenants' quotas, where there is one.
+    /// Redis in front of the tenants' quotas, if it is configured.
     pub redis_owner: Option<RedisQuotaOwner>,
-    /// How many files each tenant has, for the limit on that.
+    /// For the limit on files per tenant.
     pub file_counts: FileCounts,
 }
 
@@ -52,49 +51,48 @@ impl Quota {
         Ok(Quota { redis_owner, ..Quota::without_redis(core) })
     }
 
-    /// By the catalog alone.
+    /// The database alone admits uploads.
     pub fn without_redis(core: Arc<Core>) -> Quota {
         Quota { core, redis_owner: None, file_counts: FileCounts::default() }
     }
 
-    /// What it takes to move the gate of a tenant's quota.
     pub fn quota_context(&self) -> QuotaContext<'_> {
         let Core { catalog, clock, settings, .. } = &*self.core;
         QuotaContext { catalog, clock, default_limit_bytes: settings.default_quota_bytes }
     }
 }
 
-/// Redis, as this process sees it.
+/// Redis as the owner of quotas, and what this process knows of it.
 pub struct RedisQuotaOwner {
     pub redis: RedisQuota,
-    /// Without Redis nothing is let in, rather than by the catalog.
+    /// While Redis does not answer, all uploads are refused. Otherwise the database admits them.
     pub fails_closed: bool,
     away: AtomicBool,
     tenants: Mutex<BTreeMap<TenantId, Arc<Tenant>>>,
-    /// Tries whose files are in the catalog, which Redis need not remember singly.
+    /// Reservations whose files are in the catalog. Redis can forget their ids.
     settled: Mutex<BTreeMap<TenantId, Vec<Uuid>>>,
     settle_wakeup: Notify,
-    /// Tenants of which Redis may count too much.
+    /// Tenants whose counter in Redis may be too high.
     doubtful: Mutex<BTreeSet<TenantId>>,
 }
 
 /// What this process knows of a tenant.
 #[derive(Default)]
 struct Tenant {
-    /// How often Redis was let count anew from here; held while that happens.
-    counts: tokio::sync::Mutex<u64>,
-    known: Mutex<Known>,
+    /// The number of rebuilds by this process. Locked during a rebuild.
+    rebuilds: tokio::sync::Mutex<u64>,
+    state: Mutex<TenantState>,
 }
 
 #[derive(Default)]
-struct Known {
-    counts: u64,
+struct TenantState {
+    rebuilds: u64,
     at_database_until: UnixMs,
     doubted_at: Option<UnixMs>,
 }
 
 impl RedisQuotaOwner {
-    /// A Redis that is away when the program starts is no reason not to start, unless nothing may be let in without it.
+    /// If Redis does not answer, the program starts without it, unless `QUOTA_WITHOUT_REDIS=refuse`.
     pub async fn open(
         settings: &Settings,
         catalog: &Catalog,
@@ -104,18 +102,18 @@ impl RedisQuotaOwner {
         let catalog_id = catalog.fact("catalog_id").await?.unwrap_or_default();
         let redis = RedisQuota::new(url, catalog_id, faults.clone())
             .map_err(|error| OpenError::Quota(error.to_string()))?
-            .with_patience(Duration::from_millis(settings.quota_redis_timeout_ms));
+            .with_timeout(Duration::from_millis(settings.quota_redis_timeout_ms));
         let owner = RedisQuotaOwner::new(redis, settings.quota_fails_closed);
         match owner.redis.check().await {
             Ok(_) => {}
-            Err(error @ QuotaError::Away(_)) if !owner.fails_closed => owner.lost(&error),
+            Err(error @ QuotaError::Unavailable(_)) if !owner.fails_closed => owner.mark_away(&error),
             Err(error) => return Err(OpenError::Quota(format!("{}: {error}", owner.redis.address()))),
         }
         Ok(Some(owner))
     }
 
     fn new(redis: RedisQuota, fails_closed: bool) -> RedisQuotaOwner {
-        // A gauge that is not there says nothing to an alert.
+        // Alerts need the gauge before the first outage.
         metric::redis_away(false);
         RedisQuotaOwner {
             redis,
@@ -132,20 +130,20 @@ impl RedisQuotaOwner {
         self.away.load(Ordering::SeqCst)
     }
 
-    /// Until it answers again nobody waits for it.
-    pub fn lost(&self, error: &QuotaError) {
+    /// Until Redis answers again, no call waits for it.
+    pub fn mark_away(&self, error: &QuotaError) {
         if !self.away.swap(true, Ordering::SeqCst) {
             metric::redis_away(true);
-            let instead = match self.fails_closed {
-                true => "no upload is let in until it answers",
-                false => "uploads go through the database until it answers",
+            let effect = match self.fails_closed {
+                true => "Redis does not answer, all uploads are refused",
+                false => "Redis does not answer, the database admits uploads",
             };
-            tracing::error!(backend = "quota", address = %self.redis.address(), error = %error, "{instead}");
+            tracing::error!(backend = "quota", address = %self.redis.address(), error = %error, "{effect}");
         }
     }
 
-    /// Asks a Redis that was away whether it is back.
-    pub async fn look_after(&self) {
+    /// If Redis did not answer before, checks whether it answers again.
+    pub async fn check_if_back(&self) {
         if self.is_away() && self.redis.check().await.is_ok() {
             self.away.store(false, Ordering::SeqCst);
             metric::redis_away(false);
@@ -156,7 +154,7 @@ impl RedisQuotaOwner {
     fn tenant(&self, tenant: &TenantId) -> Arc<Tenant> {
         let mut tenants = lock(&self.tenants);
         if tenants.len() >= TENANTS_MAX && !tenants.contains_key(tenant) {
-            // Whoever is in the middle of something keeps its own.
+            // Entries in use stay.
             tenants.retain(|_, tenant| Arc::strong_count(tenant) > 1);
         }
         tenants.entry(tenant.clone()).or_default().clone()
@@ -167,8 +165,7 @@ impl RedisQuotaOwner {
         self.settle_wakeup.notify_one();
     }
 
-    /// Tells Redis of the tries that came to their end, some at a time. What it does not hear of it remembers until
-    /// it counts anew: memory, nothing else.
+    /// Tells Redis in batches which reservations it can forget. A lost message only costs memory, until the next rebuild.
     pub async fn settle_gathered(&self) {
         self.settle_wakeup.notified().await;
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -178,41 +175,41 @@ impl RedisQuotaOwner {
                 return;
             }
             if let Err(error) = self.redis.settle(&tenant, &attempts).await {
-                self.lost(&error);
+                self.mark_away(&error);
             }
         }
     }
 
-    fn doubt(&self, tenant: &TenantId) {
+    fn mark_doubtful(&self, tenant: &TenantId) {
         lock(&self.doubtful).insert(tenant.clone());
     }
 }
 
 impl Tenant {
     fn is_at_database(&self, now: UnixMs) -> bool {
-        lock(&self.known).at_database_until > now
+        lock(&self.state).at_database_until > now
     }
 
-    /// The catalog has said where the gate is.
-    fn learn(&self, state: &QuotaState) {
-        lock(&self.known).at_database_until = match state.owner {
+    /// Takes over the quota's owner from the catalog.
+    fn update(&self, state: &QuotaState) {
+        lock(&self.state).at_database_until = match state.owner {
             QuotaOwner::Database if state.epoch > 0 => state.since.saturating_add(AWAY_MS_MIN),
             QuotaOwner::Database | QuotaOwner::Redis => 0,
         };
     }
 
-    /// Whether a doubt about what Redis counts may be followed up now.
-    fn may_doubt(&self, now: UnixMs) -> bool {
-        let mut known = lock(&self.known);
-        let may = known.doubted_at.is_none_or(|at| now >= at.saturating_add(DOUBT_MS_MIN));
+    /// Whether a doubtful refusal may cause a rebuild now.
+    fn may_rebuild_for_doubt(&self, now: UnixMs) -> bool {
+        let mut state = lock(&self.state);
+        let may = state.doubted_at.is_none_or(|at| now >= at.saturating_add(DOUBT_MS_MIN));
         if may {
-            known.doubted_at = Some(now);
+            state.doubted_at = Some(now);
         }
         may
     }
 
-    fn counts(&self) -> u64 {
-        lock(&self.known).counts
+    fn rebuilds(&self) -> u64 {
+        lock(&self.state).rebuilds
     }
 }
 
@@ -220,7 +217,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What it takes to move a gate.
+/// What a change of a quota's owner needs.
 #[derive(Clone, Copy)]
 pub struct QuotaContext<'l> {
     pub catalog: &'l Catalog,
@@ -228,15 +225,15 @@ pub struct QuotaContext<'l> {
     pub default_limit_bytes: u64,
 }
 
-/// A process that knows no Redis takes back what was given to it.
-pub async fn take_back_from_redis(quota_context: &QuotaContext<'_>) -> Result<(), CatalogError> {
+/// Moves all quotas from Redis to the database, for a process without Redis.
+pub async fn move_all_to_database(quota_context: &QuotaContext<'_>) -> Result<(), CatalogError> {
     let mut after = String::new();
     loop {
         let tenants = quota_context.catalog.tenants_in_redis(&after, TENANTS_PER_PAGE).await?;
         let Some(last) = tenants.last() else { return Ok(()) };
         after = last.to_string();
         for tenant in &tenants {
-            count::leave(quota_context, None, tenant).await?;
+            rebuild::move_to_database(quota_context, None, tenant).await?;
         }
     }
 }

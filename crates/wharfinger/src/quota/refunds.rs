@@ -1,32 +1,27 @@
-//! Brings refunds to Redis: lines of the outbox, each applied once however often it is delivered.
+//! Sends refunds from the outbox to Redis. Redis applies each refund once, even if it is delivered several times.
 
 use futures::StreamExt as _;
-use wharfinger_catalog::{CatalogError, Destination, OutboxPayload, OutboxLine};
-use wharfinger_engines::redis_quota::Refunded;
+use wharfinger_catalog::{CatalogError, Destination, OutboxLine, OutboxPayload};
+use wharfinger_engines::redis_quota::RefundResult;
 use wharfinger_lifecycle::retry::Backoff;
 
-use super::count::{self, Why};
+use super::rebuild::{self, RebuildReason};
 use super::{RedisQuotaOwner, lock};
 use crate::quota::Quota;
 
 const CLAIM_LINES: usize = 200;
 const AT_ONCE: usize = 32;
-/// Whoever dies with lines in hand holds them up this long.
+/// How long claimed lines are hidden. If the process dies with them, they are sent again after this.
 const HIDDEN_MS: i64 = 30_000;
-const LATER: Backoff = Backoff { base_ms: 500, cap_ms: 60_000 };
-/// Refunds that Redis remembers of a tenant before it counts anew and forgets them.
+const RETRY: Backoff = Backoff { base_ms: 500, cap_ms: 60_000 };
+/// Refunds that Redis remembers per tenant. Beyond it, the counter is rebuilt, which forgets them.
 const REMEMBERED_MAX: u64 = 50_000;
 
-enum Delivered {
-    Yes,
-    Not(String),
-}
-
-/// Delivers all that is due; answers how many lines arrived.
+/// Delivers all lines that are due. Returns how many arrived.
 pub async fn relay(quota: &Quota) -> Result<u64, CatalogError> {
     let core = &quota.core;
     let Some(owner) = &quota.redis_owner else { return Ok(0) };
-    settle_doubts(quota, owner).await?;
+    rebuild_doubtful(quota, owner).await?;
     let mut arrived = 0;
     while !owner.is_away() {
         let now = core.clock.now();
@@ -37,7 +32,7 @@ pub async fn relay(quota: &Quota) -> Result<u64, CatalogError> {
         if lines.is_empty() {
             break;
         }
-        let outcomes: Vec<(OutboxLine, Delivered)> = futures::stream::iter(lines)
+        let outcomes: Vec<(OutboxLine, Result<(), String>)> = futures::stream::iter(lines)
             .map(async |line| {
                 let delivered = deliver(quota, owner, &line).await;
                 (line, delivered)
@@ -48,14 +43,14 @@ pub async fn relay(quota: &Quota) -> Result<u64, CatalogError> {
         let (mut done, mut late) = (Vec::new(), Vec::new());
         for (line, delivered) in outcomes {
             match delivered {
-                Delivered::Yes => done.push(line.id),
-                Delivered::Not(why) => late.push((line, why)),
+                Ok(()) => done.push(line.id),
+                Err(why) => late.push((line, why)),
             }
         }
         arrived += done.len() as u64;
         core.catalog.outbox_delivered(done).await?;
         for (line, why) in late {
-            let delay = LATER.delay_ms(line.attempts + 1, rand::random());
+            let delay = RETRY.delay_ms(line.attempts + 1, rand::random());
             let until = core.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
             core.catalog.delay_outbox(vec![line.id], &why, until).await?;
         }
@@ -63,59 +58,83 @@ pub async fn relay(quota: &Quota) -> Result<u64, CatalogError> {
     Ok(arrived)
 }
 
-async fn deliver(quota: &Quota, owner: &RedisQuotaOwner, line: &OutboxLine) -> Delivered {
+async fn deliver(quota: &Quota, owner: &RedisQuotaOwner, line: &OutboxLine) -> Result<(), String> {
     let OutboxPayload::Refund { bytes, epoch } = line.payload else {
-        return Delivered::Not("no refund".into());
+        return Err("the line is not a refund".into());
     };
     if owner.is_away() {
-        return Delivered::Not("Redis is away".into());
+        return Err("Redis does not answer".into());
     }
-    let seen = owner.tenant(&line.tenant).counts();
+    let rebuilds_seen = owner.tenant(&line.tenant).rebuilds();
     let why = match owner.redis.refund(&line.tenant, &line.id, bytes, epoch).await {
-        Ok(Refunded::Done { remembered }) if remembered <= REMEMBERED_MAX => return Delivered::Yes,
-        Ok(Refunded::Done { .. }) => {
-            // What it forgets then is older than what it counts from.
-            let _ = count::anew(&quota.quota_context(), owner, &line.tenant, seen, Why::Full).await;
-            return Delivered::Yes;
+        Ok(RefundResult::Done { remembered }) if remembered <= REMEMBERED_MAX => return Ok(()),
+        Ok(RefundResult::Done { .. }) => {
+            // The rebuild forgets refunds that are already in the new sum.
+            let _ = rebuild::rebuild(
+                &quota.quota_context(),
+                owner,
+                &line.tenant,
+                rebuilds_seen,
+                RebuildReason::Full,
+            )
+            .await;
+            return Ok(());
         }
-        Ok(Refunded::Later) => {
-            // The load may be on its way, or have died with whoever was to bring it.
+        Ok(RefundResult::Later) => {
+            // The load is still coming, or the process that should send it died.
             if line.attempts > 0 {
-                let _ = count::anew(&quota.quota_context(), owner, &line.tenant, seen, Why::Moved).await;
+                let _ = rebuild::rebuild(
+                    &quota.quota_context(),
+                    owner,
+                    &line.tenant,
+                    rebuilds_seen,
+                    RebuildReason::Moved,
+                )
+                .await;
             }
-            "Redis counts from an older epoch".to_owned()
+            "Redis has an older epoch".to_owned()
         }
-        // The sum that it counts from then has this refund in it, and the line goes with the older epoch.
-        Ok(Refunded::Reload) => {
-            match count::anew(&quota.quota_context(), owner, &line.tenant, seen, Why::Lost).await {
-                Ok(_) => "Redis had lost count".to_owned(),
+        // The new sum already contains this refund, and Redis drops the line because its epoch is older.
+        Ok(RefundResult::Reload) => {
+            match rebuild::rebuild(
+                &quota.quota_context(),
+                owner,
+                &line.tenant,
+                rebuilds_seen,
+                RebuildReason::Lost,
+            )
+            .await
+            {
+                Ok(_) => "the counter in Redis was lost".to_owned(),
                 Err(error) => error.to_string(),
             }
         }
         Err(error) => {
-            owner.lost(&error);
+            owner.mark_away(&error);
             error.to_string()
         }
     };
-    Delivered::Not(why)
+    Err(why)
 }
 
-/// Whether a commit happened whose answer was lost, the catalog knows.
-async fn settle_doubts(quota: &Quota, owner: &RedisQuotaOwner) -> Result<(), CatalogError> {
+/// Rebuilds counters that may be wrong, for example because the answer to a commit was lost.
+async fn rebuild_doubtful(quota: &Quota, owner: &RedisQuotaOwner) -> Result<(), CatalogError> {
     if owner.is_away() {
         return Ok(());
     }
     let doubtful = std::mem::take(&mut *lock(&owner.doubtful));
     let mut outcome = Ok(());
     for name in doubtful {
-        let seen = owner.tenant(&name).counts();
-        match count::anew(&quota.quota_context(), owner, &name, seen, Why::Doubt).await {
+        let rebuilds_seen = owner.tenant(&name).rebuilds();
+        match rebuild::rebuild(&quota.quota_context(), owner, &name, rebuilds_seen, RebuildReason::Doubt)
+            .await
+        {
             Ok(counted) if counted.is_loaded => {}
-            // One that has left Redis is counted when it comes back.
+            // The quota is at the database now. Its counter is rebuilt when it returns to Redis.
             Ok(_) if !owner.is_away() => {}
-            Ok(_) => owner.doubt(&name),
+            Ok(_) => owner.mark_doubtful(&name),
             Err(error) => {
-                owner.doubt(&name);
+                owner.mark_doubtful(&name);
                 outcome = Err(error);
             }
         }

@@ -1,5 +1,5 @@
-//! Registers files with whoever lets their tenant's uploads in. Redis counts first and the catalog says, in the
-//! transaction that makes the files, whether that count still holds; what did not come to be is taken back.
+//! Registers files with the owner of the tenant's quota. With Redis: first a reservation there, then the transaction that
+//! inserts the files checks that the reservation is still valid. If no file was inserted, the reservation is released.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use wharfinger_catalog::{Admission, CatalogError, QuotaOwner, RegisterOutcome, R
 use wharfinger_engines::redis_quota::Reservation;
 use wharfinger_lifecycle::retry::Backoff;
 
-use super::count::{self, Why};
+use super::rebuild::{self, RebuildReason};
 use super::{RedisQuotaOwner, Tenant};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::quota::Quota;
 
-/// After so many rounds in which the gate moved between two steps, the catalog lets in by itself.
+/// If the quota's owner changes between two steps this often, the database admits the files.
 const ROUNDS_MAX: u32 = 8;
-const TWIN_PAUSES_MS: [u64; 4] = [0, 20, 60, 150];
+const REPEAT_PAUSES_MS: [u64; 4] = [0, 20, 60, 150];
 const ROUND_PAUSE: Backoff = Backoff { base_ms: 5, cap_ms: 100 };
 
 pub async fn register(quota: &Quota, wanted: Registration) -> Result<RegisterOutcome, VerbError> {
     let core = &quota.core;
     if let Err(refusal) = quota.file_counts.admit(core, &wanted.tenant, wanted.files.len() as u64).await {
-        // Who asks again for what was made before is answered as before.
+        // A repeated request with the same key gets the first answer again.
         return known_answer(core, &wanted).await?.ok_or(refusal);
     }
     let Some(owner) = quota.redis_owner.as_ref().filter(|_| wanted.needs_quota()) else {
-        return without_redis(quota, wanted).await;
+        return register_without_redis(quota, wanted).await;
     };
     if let Some(answer) = known_answer(core, &wanted).await? {
         return Ok(answer);
@@ -34,9 +34,9 @@ pub async fn register(quota: &Quota, wanted: Registration) -> Result<RegisterOut
     let tenant = owner.tenant(&wanted.tenant);
     for round in 1..=ROUNDS_MAX {
         let answer = if owner.is_away() || tenant.is_at_database(core.clock.now()) {
-            by_database(quota, owner, &tenant, &wanted).await?
+            register_by_database(quota, owner, &tenant, &wanted).await?
         } else {
-            by_redis(quota, owner, &tenant, &wanted).await?
+            register_by_redis(quota, owner, &tenant, &wanted).await?
         };
         if let Some(answer) = answer {
             return Ok(answer);
@@ -46,41 +46,43 @@ pub async fn register(quota: &Quota, wanted: Registration) -> Result<RegisterOut
         }
     }
     if owner.fails_closed {
-        return Err(VerbError::Unavailable("Redis loses count as fast as it is told".into()));
+        return Err(VerbError::Unavailable("Redis quota state is unstable".into()));
     }
-    without_redis(quota, wanted).await
+    register_without_redis(quota, wanted).await
 }
 
-/// By the catalog, wherever the gate is.
-async fn without_redis(quota: &Quota, wanted: Registration) -> Result<RegisterOutcome, VerbError> {
+/// The database admits the files, whoever owns the quota now.
+async fn register_without_redis(quota: &Quota, wanted: Registration) -> Result<RegisterOutcome, VerbError> {
     for _ in 0..ROUNDS_MAX {
         let admission = Admission::Database;
         match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
             RegisterOutcome::QuotaOwnerChanged(_) => {
-                count::leave(&quota.quota_context(), quota.redis_owner.as_ref(), &wanted.tenant).await?
+                rebuild::move_to_database(&quota.quota_context(), quota.redis_owner.as_ref(), &wanted.tenant)
+                    .await?
             }
             answer => return Ok(answer),
         };
     }
-    Err(VerbError::Unavailable("the owner of the quota changes too often, try again".into()))
+    Err(VerbError::Unavailable("the owner of the quota changes too often".into()))
 }
 
-/// None: look again where the gate is.
-async fn by_database(
+/// None: the quota's owner has changed, try again.
+async fn register_by_database(
     quota: &Quota,
     owner: &RedisQuotaOwner,
     tenant: &Tenant,
     wanted: &Registration,
 ) -> Result<Option<RegisterOutcome>, VerbError> {
     if owner.is_away() && owner.fails_closed {
-        return Err(VerbError::Unavailable("Redis, which lets uploads in, is away".into()));
+        return Err(VerbError::Unavailable("Redis does not answer (QUOTA_WITHOUT_REDIS=refuse)".into()));
     }
     let admission = Admission::Database;
     match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {
         RegisterOutcome::QuotaOwnerChanged(moved) => {
-            tenant.learn(&moved);
+            tenant.update(&moved);
             if owner.is_away() {
-                count::leave(&quota.quota_context(), quota.redis_owner.as_ref(), &wanted.tenant).await?;
+                rebuild::move_to_database(&quota.quota_context(), quota.redis_owner.as_ref(), &wanted.tenant)
+                    .await?;
             }
             Ok(None)
         }
@@ -88,7 +90,8 @@ async fn by_database(
     }
 }
 
-async fn by_redis(
+/// None: the quota's owner or the state of Redis has changed, try again.
+async fn register_by_redis(
     quota: &Quota,
     owner: &RedisQuotaOwner,
     tenant: &Tenant,
@@ -96,23 +99,24 @@ async fn by_redis(
 ) -> Result<Option<RegisterOutcome>, VerbError> {
     let core = &quota.core;
     let name = &wanted.tenant;
-    let seen = tenant.counts();
+    let rebuilds_seen = tenant.rebuilds();
     let attempt = fresh_id(core.clock.now());
     match owner.redis.reserve(name, attempt, wanted.bytes(), wanted.default_limit_bytes).await {
         Err(error) => {
-            owner.lost(&error);
+            owner.mark_away(&error);
             Ok(None)
         }
         Ok(Reservation::Reload) => {
-            count::anew(&quota.quota_context(), owner, name, seen, Why::Lost).await?;
+            rebuild::rebuild(&quota.quota_context(), owner, name, rebuilds_seen, RebuildReason::Lost).await?;
             Ok(None)
         }
         Ok(Reservation::Full { used_bytes, limit_bytes }) => {
             if is_doubtful(core, tenant, wanted, limit_bytes).await? {
-                count::anew(&quota.quota_context(), owner, name, seen, Why::Doubt).await?;
+                rebuild::rebuild(&quota.quota_context(), owner, name, rebuilds_seen, RebuildReason::Doubt)
+                    .await?;
                 return Ok(None);
             }
-            // What took the room may be this very request, sent twice.
+            // The same request, sent twice at once, may have taken the quota.
             match key_answer(core, wanted).await? {
                 None => Ok(Some(RegisterOutcome::QuotaExceeded { used_bytes, limit_bytes })),
                 answer => Ok(answer),
@@ -127,11 +131,25 @@ async fn by_redis(
                 }
                 Ok(RegisterOutcome::QuotaOwnerChanged(moved)) => {
                     release(owner, wanted, attempt).await;
-                    tenant.learn(&moved);
+                    tenant.update(&moved);
                     if moved.owner == QuotaOwner::Redis {
-                        count::anew(&quota.quota_context(), owner, name, seen, Why::Moved).await?;
+                        rebuild::rebuild(
+                            &quota.quota_context(),
+                            owner,
+                            name,
+                            rebuilds_seen,
+                            RebuildReason::Moved,
+                        )
+                        .await?;
                     } else if !tenant.is_at_database(core.clock.now()) {
-                        count::anew(&quota.quota_context(), owner, name, seen, Why::Back).await?;
+                        rebuild::rebuild(
+                            &quota.quota_context(),
+                            owner,
+                            name,
+                            rebuilds_seen,
+                            RebuildReason::Back,
+                        )
+                        .await?;
                     }
                     Ok(None)
                 }
@@ -139,9 +157,9 @@ async fn by_redis(
                     release(owner, wanted, attempt).await;
                     Ok(Some(answer))
                 }
-                // It may be in the catalog, so it stays counted; whether it is shows when Redis counts anew.
+                // The files may be in the catalog, so the reservation stays. The next rebuild decides.
                 Err(error @ CatalogError::Unknown(_)) => {
-                    owner.doubt(name);
+                    owner.mark_doubtful(name);
                     Err(error.into())
                 }
                 Err(error) => {
@@ -153,19 +171,19 @@ async fn by_redis(
     }
 }
 
-/// What its key has made already.
+/// The answer to an earlier request with the same Idempotency-Key.
 async fn known_answer(core: &Core, wanted: &Registration) -> Result<Option<RegisterOutcome>, VerbError> {
     let Some(idempotency_key) = &wanted.idempotency_key else { return Ok(None) };
     let owner = (&wanted.tenant, &wanted.user);
     Ok(core.catalog.key_answer(owner, idempotency_key, wanted.now).await?)
 }
 
-/// Asks a few times: a twin that is under way has its answer in a moment.
+/// Tries a few times: the same request may be in progress and have its answer in a moment.
 async fn key_answer(core: &Core, wanted: &Registration) -> Result<Option<RegisterOutcome>, VerbError> {
     if wanted.idempotency_key.is_none() {
         return Ok(None);
     }
-    for pause_ms in TWIN_PAUSES_MS {
+    for pause_ms in REPEAT_PAUSES_MS {
         tokio::time::sleep(Duration::from_millis(pause_ms)).await;
         if let Some(answer) = known_answer(core, wanted).await? {
             return Ok(Some(answer));
@@ -174,15 +192,15 @@ async fn key_answer(core: &Core, wanted: &Registration) -> Result<Option<Registe
     Ok(None)
 }
 
-/// What was counted for files that are surely not in the catalog.
+/// Releases the reservation of files that are certainly not in the catalog.
 async fn release(owner: &RedisQuotaOwner, wanted: &Registration, attempt: Uuid) {
     if let Err(error) = owner.redis.release(&wanted.tenant, attempt).await {
-        owner.doubt(&wanted.tenant);
-        owner.lost(&error);
+        owner.mark_doubtful(&wanted.tenant);
+        owner.mark_away(&error);
     }
 }
 
-/// Redis may count reservations of those who died with them. What the catalog knows of decides whether to count anew.
+/// Redis may still count reservations of processes that died. If the catalog has enough quota, a rebuild is needed.
 async fn is_doubtful(
     core: &Core,
     tenant: &Tenant,
@@ -191,7 +209,7 @@ async fn is_doubtful(
 ) -> Result<bool, VerbError> {
     let quota = core.catalog.quota(&wanted.tenant, wanted.default_limit_bytes).await?;
     let fits = quota.used_bytes.saturating_add(wanted.bytes()) <= quota.limit_bytes;
-    // The limit was set anew, and Redis has not heard of it.
+    // The limit was changed, and Redis has the old one.
     let is_outdated = quota.limit_bytes != limit_bytes;
-    Ok(is_outdated || (fits && tenant.may_doubt(core.clock.now())))
+    Ok(is_outdated || (fits && tenant.may_rebuild_for_doubt(core.clock.now())))
 }

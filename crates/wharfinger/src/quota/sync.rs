@@ -1,24 +1,24 @@
-//! Compares counters with what the files are charged and sets them right: the row's in place, those of Redis by letting
-//! it count anew.
+//! Compares the quota counters with the charges of the files and corrects them: those in the database in place, those in
+//! Redis by a rebuild.
 
 use wharfinger_catalog::CatalogError;
 use wharfinger_lifecycle::id::TenantId;
 
-use super::count::{self, Why};
+use super::rebuild::{self, RebuildReason};
 use super::{QuotaContext, RedisQuotaOwner, TENANTS_PER_PAGE};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Synced {
     pub tenants: u64,
-    /// By how much counters were off, one way or the other. Redis also counts what is being registered.
+    /// The sum of all differences. Redis also counts registrations in progress.
     pub drift_bytes: u64,
-    /// Counters that Redis began anew.
+    /// Counters rebuilt in Redis.
     pub rebuilt: u64,
-    /// Tenants that could not be outcome at.
+    /// Tenants that could not be checked.
     pub failed: u64,
 }
 
-/// None: the tenant is not known here.
+/// None if the catalog does not have the tenant.
 pub async fn tenant(
     quota_context: &QuotaContext<'_>,
     owner: Option<&RedisQuotaOwner>,
@@ -33,30 +33,31 @@ pub async fn tenant(
     match owner {
         Some(owner) if drift.in_redis && owner.is_away() => synced.failed = 1,
         Some(owner) if drift.in_redis => {
-            let seen = owner.tenant(name).counts();
-            let counted = count::anew(quota_context, owner, name, seen, Why::Sync).await?;
+            let rebuilds_seen = owner.tenant(name).rebuilds();
+            let counted =
+                rebuild::rebuild(quota_context, owner, name, rebuilds_seen, RebuildReason::Sync).await?;
             synced.drift_bytes = counted.drift_bytes.unsigned_abs();
             synced.rebuilt = u64::from(counted.is_loaded);
         }
-        None if drift.in_redis => count::leave(quota_context, None, name).await?,
+        None if drift.in_redis => rebuild::move_to_database(quota_context, None, name).await?,
         _ => {}
     }
     Ok(Some(synced))
 }
 
-/// Sets right what is off, or only finds it.
+/// Whether to correct differences or only report them.
 #[derive(Clone, Copy)]
 pub enum SyncMode<'g> {
     Repair(Option<&'g RedisQuotaOwner>),
-    /// What Redis counts is set right by counting anew, so it is not compared here.
+    /// Counters in Redis are not compared: they would be rebuilt.
     Compare,
 }
 
-/// Asks before each tenant whether to go on.
+/// Asks before each tenant whether to continue.
 pub async fn all(
     quota_context: &QuotaContext<'_>,
     mode: SyncMode<'_>,
-    goes_on: impl Fn() -> bool,
+    may_continue: impl Fn() -> bool,
 ) -> Result<Synced, CatalogError> {
     let (mut sum, mut after) = (Synced::default(), String::new());
     loop {
@@ -64,7 +65,7 @@ pub async fn all(
         let Some(last) = page.last() else { return Ok(sum) };
         after = last.to_string();
         for name in &page {
-            if !goes_on() {
+            if !may_continue() {
                 return Ok(sum);
             }
             let outcome = match mode {
@@ -82,7 +83,7 @@ pub async fn all(
                 Err(error @ CatalogError::Fenced) => return Err(error),
                 Err(error) => {
                     sum.failed += 1;
-                    tracing::warn!(job = "quota-sync", tenant = %name, error = %error, "a tenant was passed over");
+                    tracing::warn!(job = "quota-sync", tenant = %name, error = %error, "cannot check the quota of a tenant");
                 }
             }
         }

@@ -1,13 +1,13 @@
-//! What became of events, counted.
+//! Metrics of event ingest.
 
 use metrics::{counter, describe_counter, describe_gauge};
 
-/// Why acknowledged events are lost.
+/// Why acknowledged events were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// The oldest made room for newer ones.
+    /// The spool was full, so the oldest were removed.
     SpoolFull,
-    /// Neither the store nor the disk took them.
+    /// Neither the store nor the disk accepted them.
     NowhereToStore,
 }
 
@@ -25,40 +25,34 @@ impl Dropped {
 pub(super) fn describe() {
     describe_counter!(
         "s3_events_stored_total",
-        "Events that are in the object store, on whichever way they came there"
+        "Events stored in the object store, directly or from the spool"
     );
-    describe_counter!("s3_put_errors_total", "Attempts to store a batch of events that failed");
+    describe_counter!("s3_put_errors_total", "Failed attempts to store a batch of events");
     describe_counter!(
         "dlq_events_enqueued_total",
-        "Events that were put on disk because the store did not take them"
+        "Events written to the spool because the store did not accept them"
     );
-    describe_counter!("dlq_events_reuploaded_total", "Events that waited on disk and were stored");
+    describe_counter!("dlq_events_reuploaded_total", "Events stored from the spool");
     describe_counter!("dlq_events_dropped_total", "Acknowledged events that were lost, by reason");
     describe_counter!(
         "dlq_events_expired_total",
-        "Events that waited on disk for longer than DLQ_MAX_AGE and were lost"
+        "Events lost because they were in the spool for longer than DLQ_MAX_AGE"
     );
     describe_counter!(
         "dlq_files_expired_total",
-        "Batches that waited on disk for longer than DLQ_MAX_AGE and were lost"
+        "Batches lost because they were in the spool for longer than DLQ_MAX_AGE"
     );
-    describe_counter!(
-        "dlq_files_damaged_total",
-        "Batches that were damaged on disk and went to RAW_DLQ as they were"
-    );
-    describe_gauge!("dlq_files_current", "Batches that wait on disk");
-    describe_gauge!("dlq_size_bytes", "Their size");
-    describe_gauge!("dlq_size_bytes_max", "DLQ_MAX_SIZE_BYTES");
-    describe_gauge!(
-        "dlq_oldest_age_seconds",
-        "How long ago the oldest of them was begun; 0 if there is none"
-    );
-    describe_gauge!("dlq_oldest_age_seconds_max", "DLQ_MAX_AGE");
-    describe_gauge!("ingest_store_up", "0 while the store does not take events");
-    describe_gauge!("ingest_memory_bytes_free", "What is left of INGEST_MEMORY_BYTES");
+    describe_counter!("dlq_files_damaged_total", "Damaged batches in the spool that were copied to RAW_DLQ");
+    describe_gauge!("dlq_files_current", "Batches in the spool");
+    describe_gauge!("dlq_size_bytes", "Size of the spool");
+    describe_gauge!("dlq_size_bytes_max", "The limit DLQ_MAX_SIZE_BYTES");
+    describe_gauge!("dlq_oldest_age_seconds", "Age of the oldest batch in the spool, 0 if it is empty");
+    describe_gauge!("dlq_oldest_age_seconds_max", "The limit DLQ_MAX_AGE");
+    describe_gauge!("ingest_store_up", "0 while the store does not accept events, else 1");
+    describe_gauge!("ingest_memory_bytes_free", "The free part of INGEST_MEMORY_BYTES");
 }
 
-/// What has not happened yet is 0, not absent: rules compare it with what comes.
+/// Starts the counters at 0: `increase()` in an alert needs a first value.
 pub fn begin() {
     for name in [
         "s3_events_stored_total",

@@ -1,5 +1,5 @@
-//! Traces by OTLP, where an endpoint is set: one for each file, from init to ready, whichever processes it passes through.
-//! Nothing has to be carried along for that: the file's id is the trace's, and its random half is the root's.
+//! Traces by OTLP, if an endpoint is set. Each file is one trace, from init to ready, also across processes. No trace context
+//! has to be stored: the trace id is the file's id, and the root span's id is its random half.
 
 use std::cell::Cell;
 use std::fmt;
@@ -23,30 +23,30 @@ use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::FileId;
 
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(5);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where traces go; nowhere, unless somebody says where.
+/// The exporter of traces. By default there is none.
 #[derive(Default)]
-pub struct Traces(Option<Open>);
+pub struct Traces(Option<Exporter>);
 
-struct Open {
+struct Exporter {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
 }
 
-/// Something that was done to a file.
-pub struct Done<'a> {
+/// One operation on a file.
+pub struct FileSpan<'a> {
     pub name: &'static str,
     pub from: UnixMs,
     pub to: UnixMs,
-    /// Why it did not go well.
+    /// Why it failed.
     pub error: Option<String>,
     pub file: &'a File,
     pub attempt: Option<u32>,
 }
 
 impl Traces {
-    /// Called on a runtime, which does the sending.
+    /// Must be called on the runtime that will send the traces.
     pub fn to(endpoint: &str, instance: &str) -> Result<Traces, String> {
         let client =
             reqwest::Client::builder().timeout(SEND_TIMEOUT).build().map_err(|error| error.to_string())?;
@@ -67,57 +67,60 @@ impl Traces {
             .with_resource(resource)
             .build();
         let tracer = provider.tracer("wharfinger");
-        Ok(Traces(Some(Open { provider, tracer })))
+        Ok(Traces(Some(Exporter { provider, tracer })))
     }
 
-    pub fn are_kept(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The file came to be: the root of its trace, linked to what its client was doing.
-    pub fn began(&self, done: &Done<'_>) {
+    /// The root span of a new file, linked to the client's span.
+    pub fn root(&self, operation: &FileSpan<'_>) {
         let Some(open) = &self.0 else { return };
         let caller = CALLER.try_with(Clone::clone).ok().flatten();
         let links = caller.map(Link::with_context).into_iter().collect();
-        let builder = open.tracer.span_builder(done.name).with_links(links);
-        NEXT.set(Some(done.file.id));
-        let span = self.described(builder, done).start_with_context(&open.tracer, &Context::new());
+        let builder = open.tracer.span_builder(operation.name).with_links(links);
+        NEXT.set(Some(operation.file.id));
+        let span = self.described(builder, operation).start_with_context(&open.tracer, &Context::new());
         NEXT.set(None);
-        end(span, done);
+        end(span, operation);
     }
 
-    /// A later step of the same trace.
-    pub fn went_on(&self, done: &Done<'_>) {
+    /// A later span of the file's trace.
+    pub fn child(&self, operation: &FileSpan<'_>) {
         let Some(open) = &self.0 else { return };
-        let parent = Context::new().with_remote_span_context(root(done.file.id));
-        let builder = open.tracer.span_builder(done.name);
-        end(self.described(builder, done).start_with_context(&open.tracer, &parent), done);
+        let parent = Context::new().with_remote_span_context(root(operation.file.id));
+        let builder = open.tracer.span_builder(operation.name);
+        end(self.described(builder, operation).start_with_context(&open.tracer, &parent), operation);
     }
 
     fn described(
         &self,
         builder: opentelemetry::trace::SpanBuilder,
-        done: &Done<'_>,
+        operation: &FileSpan<'_>,
     ) -> opentelemetry::trace::SpanBuilder {
-        let file = done.file;
+        let file = operation.file;
         let mut attributes = vec![
             KeyValue::new("wharfinger.file.id", file.id.to_string()),
             KeyValue::new("wharfinger.tenant", file.tenant.to_string()),
             KeyValue::new("wharfinger.file.size", i64::try_from(file.size).unwrap_or(i64::MAX)),
             KeyValue::new("wharfinger.file.status", file.status.as_str()),
         ];
-        attributes.extend(done.attempt.map(|n| KeyValue::new("wharfinger.attempt", i64::from(n))));
-        builder.with_kind(SpanKind::Internal).with_start_time(moment(done.from)).with_attributes(attributes)
+        attributes.extend(operation.attempt.map(|n| KeyValue::new("wharfinger.attempt", i64::from(n))));
+        builder
+            .with_kind(SpanKind::Internal)
+            .with_start_time(moment(operation.from))
+            .with_attributes(attributes)
     }
 
-    /// Sends what is left. Blocks until that is done, but not for long.
+    /// Sends the remaining spans. Blocks, at most for `FLUSH_TIMEOUT`.
     pub fn close(&self) {
         if let Some(open) = &self.0 {
-            let _ = open.provider.shutdown_with_timeout(LAST_WORDS_TIMEOUT);
+            let _ = open.provider.shutdown_with_timeout(FLUSH_TIMEOUT);
         }
     }
 
-    /// Sends what there is now.
+    /// Sends the spans that wait.
     pub fn flush(&self) {
         if let Some(open) = &self.0 {
             let _ = open.provider.force_flush();
@@ -125,11 +128,11 @@ impl Traces {
     }
 }
 
-fn end(mut span: impl opentelemetry::trace::Span, done: &Done<'_>) {
-    if let Some(error) = &done.error {
+fn end(mut span: impl opentelemetry::trace::Span, operation: &FileSpan<'_>) {
+    if let Some(error) = &operation.error {
         span.set_status(Status::error(error.clone()));
     }
-    span.end_with_timestamp(moment(done.to));
+    span.end_with_timestamp(moment(operation.to));
 }
 
 fn moment(at: UnixMs) -> SystemTime {
@@ -147,11 +150,11 @@ fn root(file: FileId) -> SpanContext {
 }
 
 thread_local! {
-    /// The file whose root is being made on this thread.
+    /// The file whose root span is created on this thread.
     static NEXT: Cell<Option<FileId>> = const { Cell::new(None) };
 }
 
-/// Chance, but for the roots of files.
+/// Random ids, except for the root spans of files.
 #[derive(Debug, Default)]
 struct Ids(RandomIdGenerator);
 
@@ -166,16 +169,16 @@ impl IdGenerator for Ids {
 }
 
 tokio::task_local! {
-    /// What the client says it is doing.
+    /// The client's span, from its `traceparent` header.
     static CALLER: Option<SpanContext>;
 }
 
-/// Does something for a client that sent this `traceparent`.
+/// Runs `work` for a client that sent this `traceparent`.
 pub async fn for_caller<T>(traceparent: Option<&str>, work: impl Future<Output = T>) -> T {
     CALLER.scope(traceparent.and_then(parse), work).await
 }
 
-/// `00-<trace>-<span>-<flags>`, as W3C has it; later versions begin the same.
+/// `00-<trace>-<span>-<flags>` (W3C). Later versions start the same way.
 fn parse(traceparent: &str) -> Option<SpanContext> {
     let mut parts = traceparent.trim().split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -189,11 +192,11 @@ fn parse(traceparent: &str) -> Option<SpanContext> {
     context.is_valid().then_some(context)
 }
 
-/// Sends on our runtime: whoever exports waits on a thread that has none.
+/// Sends on our runtime, because the exporter's thread has none.
 struct Sender {
     client: reqwest::Client,
     runtime: Handle,
-    /// Whether the last attempt failed: it is said when that changes.
+    /// Whether the last attempt failed. A change is logged.
     is_away: AtomicBool,
 }
 
@@ -205,10 +208,10 @@ impl Sender {
                 tracing::warn!(
                     backend = "traces",
                     error = problem,
-                    "traces are lost: the collector does not take them"
+                    "the collector does not accept traces, they are lost"
                 );
             }
-            None if was_away => tracing::info!(backend = "traces", "the collector takes traces again"),
+            None if was_away => tracing::info!(backend = "traces", "the collector accepts traces again"),
             _ => {}
         }
     }
@@ -248,12 +251,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_traceparent_is_read_as_w3c_has_it() {
+    fn a_w3c_traceparent_is_parsed() {
         let read = |text: &str| parse(text).map(|c| (c.trace_id().to_string(), c.span_id().to_string()));
         let sound = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let ids = ("0af7651916cd43dd8448eb211c80319c".to_owned(), "b7ad6b7169203331".to_owned());
         assert_eq!(read(sound), Some(ids.clone()));
-        assert_eq!(read(&format!("{sound}-more")), Some(ids), "of a later version");
+        assert_eq!(read(&format!("{sound}-more")), Some(ids), "a later version");
         for wrong in [
             "",
             "00",

@@ -19,7 +19,7 @@ use wharfinger_stores::{BlobError, BlobStore};
 use super::{STALE_TRIES_MAX, check_batch, commit, find, parts};
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
-use crate::telemetry::traces::Done;
+use crate::telemetry::traces::FileSpan;
 use crate::uploads::Uploads;
 
 pub async fn confirm(
@@ -49,7 +49,14 @@ pub async fn confirm(
         let file = change.after.clone();
         if commit(uploads, change, &caller.actor()).await? {
             let to = core.clock.now();
-            core.traces.went_on(&Done { name: "confirm", from, to, error: None, file: &file, attempt: None });
+            core.traces.child(&FileSpan {
+                name: "confirm",
+                from,
+                to,
+                error: None,
+                file: &file,
+                attempt: None,
+            });
             return Ok(file.status);
         }
     }
@@ -120,7 +127,7 @@ pub(super) async fn verify_object(
     if let (true, Some(expected)) =
         (is_read(core, file, given_sha256.as_deref()), declared.or(given_sha256.clone()))
     {
-        check_bytes(uploads, file, &pin, &expected, reading).await?;
+        check_bytes(uploads, file, &pin, &expected, mode).await?;
     }
     core.blobs.make_durable(&file.key).await?;
     file::confirm(file, pin, given_sha256, reason, &core.plan, core.clock.now())
@@ -136,7 +143,7 @@ async fn check_bytes(
     mode: ReadMode,
 ) -> Result<(), VerbError> {
     let core = &uploads.core;
-    let sum = match reading {
+    let sum = match mode {
         ReadMode::Wait => uploads.checksums.sha256(core, file, pin).await,
         ReadMode::Background => uploads.checksums.sha256_or_start(core, file, pin).await,
     };

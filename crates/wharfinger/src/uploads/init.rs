@@ -17,7 +17,7 @@ use super::{commit, parts, reissue};
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::quota;
-use crate::telemetry::traces::Done;
+use crate::telemetry::traces::FileSpan;
 use crate::uploads::Uploads;
 
 /// The queue of delayed checks for unconfirmed uploads.
@@ -32,14 +32,14 @@ pub struct Grant {
 
 #[derive(Clone, Debug)]
 pub struct Upload {
-    pub how: UploadMethod,
+    pub method: UploadMethod,
     pub expires_at: UnixMs,
 }
 
 #[derive(Clone, Debug)]
 pub enum UploadMethod {
-    Whole(SignedRequest),
-    Parts { part_size: u64, parts: Vec<GrantedPart> },
+    SinglePut(SignedRequest),
+    Multipart { part_size: u64, parts: Vec<GrantedPart> },
 }
 
 /// One part, with the URL that uploads it.
@@ -158,12 +158,12 @@ pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<
     let core = &uploads.core;
     let requested_bytes = wanted.bytes();
     let first_look_at = wanted.files.iter().filter_map(|new| new.file.next_check_at).min();
-    let (from, traced) = (wanted.now, core.traces.are_kept().then(|| wanted.files.clone()));
+    let (from, traced) = (wanted.now, core.traces.is_enabled().then(|| wanted.files.clone()));
     match quota::register(&uploads.quota, wanted).await? {
         RegisterOutcome::Created => {
             for new in traced.iter().flatten() {
                 let to = core.clock.now();
-                core.traces.began(&Done {
+                core.traces.root(&FileSpan {
                     name: "init",
                     from,
                     to,
@@ -226,8 +226,8 @@ async fn repeat(uploads: &Uploads, caller: &Caller, made: FileId) -> Result<Gran
 pub(crate) async fn grant(core: &Core, file: File) -> Result<Grant, VerbError> {
     let expires_at = file.url_dead_at;
     if let Some(layout) = file.part_layout() {
-        let how = parts::grant(core, &file, layout).await?;
-        return Ok(Grant { file, upload: Some(Upload { how, expires_at }) });
+        let method = parts::grant(core, &file, layout).await?;
+        return Ok(Grant { file, upload: Some(Upload { method, expires_at }) });
     }
     let request = core
         .blobs
@@ -239,5 +239,5 @@ pub(crate) async fn grant(core: &Core, file: File) -> Result<Grant, VerbError> {
             lifetime: UrlLifetime { signed_at: core.clock.now(), expires_at: file.url_dead_at },
         })
         .await?;
-    Ok(Grant { file, upload: Some(Upload { how: UploadMethod::SinglePut(request), expires_at }) })
+    Ok(Grant { file, upload: Some(Upload { method: UploadMethod::SinglePut(request), expires_at }) })
 }

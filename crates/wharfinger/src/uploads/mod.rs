@@ -95,7 +95,7 @@ fn after_commit(uploads: &Uploads, change: &Change) {
         core.wakeups.stage.notify_one();
     }
     if change.notification.is_some() {
-        core.wakeups.notice.notify_one();
+        core.wakeups.notification.notify_one();
     }
     if !change.history.is_empty() {
         core.wakeups.archive.notify_one();

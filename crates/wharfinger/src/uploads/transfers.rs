@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use wharfinger_lifecycle::id::TenantId;
 
-use crate::memory_budget::{Hold, MemoryBudget};
+use crate::memory_budget::{MemoryBudget, Reservation};
 
 /// The limit if `limit` is not called.
 const TRANSFERS_MAX: usize = 2_000;
@@ -17,7 +17,7 @@ pub struct Transfers(OnceLock<MemoryBudget>);
 /// One transfer. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Transfer {
-    _hold: Hold,
+    _reservation: Reservation,
 }
 
 impl Transfers {
@@ -28,7 +28,8 @@ impl Transfers {
 
     /// None: too many transfers are running, in total or for this tenant.
     pub fn begin(&self, tenant: &TenantId) -> Option<Transfer> {
-        let mut hold = self.0.get_or_init(|| MemoryBudget::new(TRANSFERS_MAX)).hold_for(tenant.as_str());
-        hold.grow(1).then_some(Transfer { _hold: hold })
+        let mut reservation =
+            self.0.get_or_init(|| MemoryBudget::new(TRANSFERS_MAX)).reservation_for(tenant.as_str());
+        reservation.grow(1).then_some(Transfer { _reservation: reservation })
     }
 }

@@ -25,7 +25,7 @@ use crate::uploads::init::CHECK_QUEUE;
 /// Upper limits for each sleep, because another process may have enqueued something earlier.
 const CHECK_PAUSE_MS_MAX: i64 = 5_000;
 const REAPER_PAUSE_MS_MAX: i64 = 5_000;
-const NOTICE_PAUSE_MS_MAX: i64 = 5_000;
+const NOTIFICATION_PAUSE_MS_MAX: i64 = 5_000;
 const ARCHIVE_PAUSE_MS_MAX: i64 = 5_000;
 /// After a failed catalog call.
 const ERROR_PAUSE_MS: i64 = 1_000;
@@ -187,7 +187,7 @@ pub(super) async fn vector_copies(app: Arc<App>, stop: CancellationToken) {
 }
 
 /// Sends notifications to the webhook and alerts to Slack.
-pub(super) async fn notices(app: Arc<App>, stop: CancellationToken) {
+pub(super) async fn notifications(app: Arc<App>, stop: CancellationToken) {
     if !app.notifier.is_needed() {
         return stop.cancelled().await;
     }
@@ -198,14 +198,15 @@ pub(super) async fn notices(app: Arc<App>, stop: CancellationToken) {
         };
         let now = app.core.clock.now();
         let due_at = sent.await.unwrap_or_else(|error| {
-            tracing::warn!(job = "notices", error = %error, "cannot send notices");
+            tracing::warn!(job = "notifications", error = %error, "cannot send notifications");
             None
         });
         // A line that is due but was not claimed is leased by another process, or waits for an earlier line.
-        let at = due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + NOTICE_PAUSE_MS_MAX);
+        let at =
+            due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + NOTIFICATION_PAUSE_MS_MAX);
         tokio::select! {
             () = app.core.clock.sleep_until(at) => {}
-            () = app.core.wakeups.notice.notified() => {}
+            () = app.core.wakeups.notification.notified() => {}
             () = stop.cancelled() => {}
         }
     }

@@ -30,7 +30,7 @@ const LOOPS: [(&str, &[ProcessRole], Loop); 19] = [
     ("wake-ups to others", &ProcessRole::ALL, |app, stop| Box::pin(loops::wakeups_to_others(app, stop))),
     ("wake-ups from others", &[Worker], |app, stop| Box::pin(loops::wakeups_from_others(app, stop))),
     // In workers: more of them send faster.
-    ("notices", &[Worker], |app, stop| Box::pin(loops::notices(app, stop))),
+    ("notifications", &[Worker], |app, stop| Box::pin(loops::notifications(app, stop))),
     ("events to store", &[Ingest], |app, stop| Box::pin(loops::events_to_store(app, stop))),
     ("spool recovery", &[Ingest], |app, stop| Box::pin(loops::spool_recovery(app, stop))),
     ("spool age", &[Ingest], |app, stop| Box::pin(loops::spool_age(app, stop))),

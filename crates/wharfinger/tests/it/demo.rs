@@ -1,4 +1,4 @@
-//! The demo as anybody starts it: every panel of the page comes to life, and what is broken heals.
+//! The demo as a user starts it: every panel of the page gets data, and every fault is repaired.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
@@ -12,8 +12,8 @@ use crate::cli::program::Place;
 use crate::cli::serve::shell;
 use crate::page;
 
-/// The traffic, what heals after it, and a machine on which all of it takes several times as long.
-const PATIENCE: Duration = Duration::from_secs(900);
+/// Enough for the traffic and the repairs after it on a slow machine.
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 struct Demo {
     child: Child,
@@ -35,7 +35,7 @@ impl Demo {
             .args(["demo", "--speed", "3", "--listen", &address])
             .current_dir(place.path())
             .env("TMPDIR", place.path())
-            // Somebody's own server must not come to harm.
+            // The demo must ignore the settings of a real server.
             .env("WHARFINGER_DATABASE_URL", "postgres://nobody@127.0.0.1:9/real")
             .env("WHARFINGER_BLOB_URL", "s3://real")
             .env("WHARFINGER_PUBLIC_URL", "http://127.0.0.1:9")
@@ -46,11 +46,12 @@ impl Demo {
         let mut demo = Demo { child, url: format!("http://{address}"), token: String::new() };
         let output = demo.child.stdout.take().expect("its output");
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
-        let shown =
-            lines.by_ref().find_map(|line| line.split_once("a token from: ").map(|(_, how)| how.to_owned()));
-        let minted = shell(&shown.expect("how to get a token")).output().expect("sh runs");
+        let command = lines
+            .by_ref()
+            .find_map(|line| line.split_once("a token from: ").map(|(_, command)| command.to_owned()));
+        let minted = shell(&command.expect("a command that creates a token")).output().expect("sh runs");
         demo.token = String::from_utf8(minted.stdout).expect("a token").trim().to_owned();
-        // What it tells is for people: somebody has to read it, or it would wait.
+        // The output must be read, or the program blocks when the pipe is full.
         std::thread::spawn(move || lines.for_each(drop));
         demo
     }
@@ -64,7 +65,7 @@ impl Demo {
     }
 }
 
-/// What is on the page, each with what makes it live.
+/// The panels of the page, each with the call and the field that show its data.
 const PANELS: [(&str, &str, &str); 14] = [
     ("ready files", "/api/v2/uploads/dashboard", "/statusDistribution/ready"),
     ("quarantined files", "/api/v2/uploads/dashboard", "/statusDistribution/quarantined"),
@@ -82,35 +83,35 @@ const PANELS: [(&str, &str, &str); 14] = [
     ("notifications", "/api/v2/notifications", "/notifications/0"),
 ];
 
-fn lives(answer: &Value, figure: &str) -> bool {
+fn has_data(answer: &Value, figure: &str) -> bool {
     answer.pointer(figure).is_some_and(|value| value.as_u64().map_or(!value.is_null(), |number| number > 0))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_panel_lives_and_nothing_stays_broken() {
-    // Before the traffic begins: to install it may take as long.
+async fn every_panel_has_data_and_every_fault_is_repaired() {
+    // Installed before the traffic starts, because the installation may take longer than the traffic.
     harness::browser::ready();
     let place = Place::new();
     let demo = Demo::start(&place);
-    let began = Instant::now();
-    let until = began + PATIENCE;
-    let mut dead: Vec<_> = PANELS.into();
-    let mut picture = None;
-    while !dead.is_empty() {
-        assert!(Instant::now() < until, "these never lived: {dead:?}");
-        for (panel, path, figure) in dead.clone() {
-            if lives(&demo.get(path).await, figure) {
-                dead.retain(|(name, ..)| *name != panel);
-                println!("{panel} after {:?}", began.elapsed());
-                // The last of what is broken on purpose: there is most to see now. Other panels live on meanwhile.
+    let started = Instant::now();
+    let deadline = started + TIMEOUT;
+    let mut empty: Vec<_> = PANELS.into();
+    let mut screenshot = None;
+    while !empty.is_empty() {
+        assert!(Instant::now() < deadline, "panels without data: {empty:?}");
+        for (panel, path, figure) in empty.clone() {
+            if has_data(&demo.get(path).await, figure) {
+                empty.retain(|(name, ..)| *name != panel);
+                println!("{panel} after {:?}", started.elapsed());
+                // At the last fault the page shows the most problems. The other panels are checked meanwhile.
                 if panel == "missing blobs" {
-                    picture = Some(tokio::task::spawn_blocking(shoot(&place, &demo)));
+                    screenshot = Some(tokio::task::spawn_blocking(take_screenshot(&place, &demo)));
                 }
             }
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    picture.expect("missing blobs were seen").await.expect("a picture is taken");
+    screenshot.expect("missing blobs were seen").await.expect("the screenshot is taken");
 
     for (what, path, figure) in [
         ("stuck files", "/api/v2/uploads/stuck", "/total"),
@@ -119,21 +120,21 @@ async fn every_panel_lives_and_nothing_stays_broken() {
         ("orphans", "/api/v2/uploads/orphans", "/orphanBlobs/count"),
     ] {
         while demo.get(path).await.pointer(figure).and_then(Value::as_u64) != Some(0) {
-            assert!(Instant::now() < until, "{what} did not heal");
+            assert!(Instant::now() < deadline, "{what}: not repaired");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        println!("{what} healed after {:?}", began.elapsed());
+        println!("{what} repaired after {:?}", started.elapsed());
     }
     let interrupted = Command::new("kill").args(["-INT", &demo.child.id().to_string()]).status();
     assert!(interrupted.expect("kill runs").success());
     let mut demo = demo;
     assert!(demo.child.wait().expect("it ends").success());
     let left: Vec<_> = std::fs::read_dir(place.path()).expect("its folder").collect();
-    assert!(left.is_empty(), "nothing is left of it: {left:?}");
+    assert!(left.is_empty(), "files of the demo are left: {left:?}");
 }
 
-/// What takes the picture.
-fn shoot(place: &Place, demo: &Demo) -> impl FnOnce() + Send + 'static {
+/// Returns the function that takes the screenshot.
+fn take_screenshot(place: &Place, demo: &Demo) -> impl FnOnce() + Send + 'static {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/demo.mjs");
     let mut browser = harness::browser::script(&script);
     browser
@@ -146,20 +147,20 @@ fn shoot(place: &Place, demo: &Demo) -> impl FnOnce() + Send + 'static {
         .env("WORKER", "");
     move || {
         let output = browser.output().expect("node runs");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}{told}", String::from_utf8_lossy(&output.stdout));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}{errors}", String::from_utf8_lossy(&output.stdout));
     }
 }
 
 #[test]
-fn what_is_not_its_own_is_left_alone() {
+fn the_demo_refuses_folders_with_data_and_addresses_in_use() {
     let place = Place::new();
-    place.write("kept/precious", b"mine");
+    place.write("kept/data", b"mine");
     place.run(&["demo", "--data-dir", "kept"]).expect_usage("--data-dir");
     place.run(&["demo", "--listen", "127.0.0.1:0"]).expect_usage("--listen");
-    assert_eq!(std::fs::read(place.path().join("kept/precious")).expect("still there"), b"mine");
+    assert_eq!(std::fs::read(place.path().join("kept/data")).expect("the file still exists"), b"mine");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     let ran = place.run(&["demo", "--listen", &address]).expect(1);
-    assert!(ran.stderr.contains("cannot be listened on"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("cannot listen on"), "{}", ran.stderr);
 }

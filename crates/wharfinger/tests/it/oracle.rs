@@ -41,8 +41,8 @@ pub async fn stored(env: &TestEnv, server: &TestApp) -> BTreeSet<String> {
     let listed = server.app.core.blobs.list("", None).map_ok(|listed| listed.key);
     let mut found: BTreeSet<String> = listed.try_collect().await.expect("a listing");
     found.remove(".wharfinger/store");
-    if let Some(parts) = server.app.core.blobs.in_parts() {
-        let unfinished = parts.unfinished("").map_ok(|upload| format!("unfinished {}", upload.key));
+    if let Some(parts) = server.app.core.blobs.multipart() {
+        let unfinished = parts.list_unfinished("").map_ok(|upload| format!("unfinished {}", upload.key));
         found.extend(unfinished.try_collect::<Vec<_>>().await.expect("a listing"));
     }
     found
@@ -149,7 +149,7 @@ async fn counted_by_redis(server: &TestApp, tenant: &TenantId) -> Option<(u64, u
 /// Tells Redis all that waits; nothing may be left (I14).
 async fn tell_redis(server: &TestApp, moment: &str) {
     let app = &server.app;
-    app.quota.redis_owner.as_ref().expect("Redis").look_after().await;
+    app.quota.redis_owner.as_ref().expect("Redis").check_if_back().await;
     wharfinger::quota::refunds::relay(&app.quota).await.expect("refunds");
     let waiting = app.core.catalog.outbox_depth(Destination::Quota).await.expect("counted").0;
     assert_eq!(waiting, 0, "refunds wait {moment}");

@@ -1,7 +1,7 @@
 //! The store is the one this catalog's objects lie in, or nothing is done in it.
 
 use wharfinger::config::{Flags, Settings, Values, prepare_secrets};
-use wharfinger::store::{self, Place};
+use wharfinger::store::{self, StoreRef};
 use wharfinger_calls::faults::Faults;
 use wharfinger_stores::disk::MARK;
 
@@ -29,7 +29,7 @@ async fn an_empty_folder_is_not_taken_for_the_store(database: Database) {
 
     let disk = env.take_the_disk_away();
     let said = refusal(&env).await;
-    assert!(said.contains("WHARFINGER_BLOB_URL") && said.contains("is its disk mounted?"), "{said}");
+    assert!(said.contains("WHARFINGER_BLOB_URL") && said.contains("Is its disk mounted?"), "{said}");
     assert!(oracle::files_below(&env.blob_dir()).is_empty(), "nothing was made there");
 
     disk.come_back();
@@ -82,7 +82,7 @@ async fn a_folder_in_use_is_not_claimed(database: Database) {
             assert!(!env.blob_dir().join(MARK).exists(), "it is not ours");
         }
         let app = env.open_catalog().await;
-        store::accept(&app, &Place::folder(&env.blob_dir()), env.clock.now()).await.expect("accepted");
+        store::accept(&app, &StoreRef::folder(&env.blob_dir()), env.clock.now()).await.expect("accepted");
         let server = env.start().await;
         server.me().upload("cargo", b"bytes").await;
         let scanned = server.scan_orphans().await;
@@ -112,7 +112,7 @@ async fn a_damaged_mark_is_repaired_on_a_persons_word(database: Database) {
         let said = refusal(&env).await;
         assert!(said.contains("empty or damaged") && said.contains("--accept-store"), "{said}");
         let catalog = env.open_catalog().await;
-        store::accept(&catalog, &Place::folder(&env.blob_dir()), env.clock.now()).await.expect("repaired");
+        store::accept(&catalog, &StoreRef::folder(&env.blob_dir()), env.clock.now()).await.expect("repaired");
         let server = env.start().await;
         assert_eq!(server.me().file(&kept).await["status"], "ready");
         server.crash().await;
@@ -129,7 +129,7 @@ async fn many_start_together(database: Database) {
         let (catalog, folder, now) = (catalog.clone(), folder.clone(), env.clock.now());
         tokio::spawn(async move {
             for _ in 0..40 {
-                store::claim(&catalog, &Place::folder(&folder), now).await.expect("ours");
+                store::claim(&catalog, &StoreRef::folder(&folder), now).await.expect("ours");
             }
         })
     });

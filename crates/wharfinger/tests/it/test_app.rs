@@ -452,7 +452,7 @@ impl TestApp {
 
     /// Compares the store with the catalog, and deletes what nobody answers for.
     pub async fn scan_orphans(&self) -> orphan_blobs::Outcome {
-        orphan_blobs::run(&self.app.core, &SweepLease::by_hand(&self.app.core)).await.expect("a scan")
+        orphan_blobs::run(&self.app.core, &SweepLease::unleased(&self.app.core)).await.expect("a scan")
     }
 
     /// Whole or in parts, as it was granted; of parts the last answer.

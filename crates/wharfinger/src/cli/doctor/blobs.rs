@@ -1,16 +1,16 @@
-//! The store, tried out: its rights, its clock, what it enforces, and whether it is this catalog's.
+//! Checks the store: access rights, clock, what it enforces, and whether it belongs to this catalog.
 
 use wharfinger_calls::faults::Faults;
 use wharfinger_catalog::Catalog;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_stores::disk::{DiskStore, SigningKey};
-use wharfinger_stores::{BlobStore, Caps};
+use wharfinger_stores::{BlobStore, Capabilities};
 
 use super::{Finding, bad, good};
 use crate::config::Settings;
-use crate::store::{self, Place, StoreState};
+use crate::store::{self, StoreRef, StoreState};
 
-/// Without a catalog: what can be said before the first start.
+/// `catalog` is None before the first start.
 pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findings: &mut Vec<Finding>) {
     match settings.blobs.connect().await {
         Err(error) => {
@@ -24,22 +24,22 @@ pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findin
     }
 }
 
-/// A person's word that the store is this catalog's.
+/// `--accept-store`: the store belongs to this catalog.
 pub(super) async fn accept(settings: &Settings, catalog: &Catalog, now: UnixMs) -> Finding {
     let accepted = match settings.blobs.connect().await {
         Err(error) => Err(error.to_string()),
-        Ok(Some(blobs)) => store::accept(catalog, &Place::store(&settings.blobs, &*blobs), now)
+        Ok(Some(blobs)) => store::accept(catalog, &StoreRef::store(&settings.blobs, &*blobs), now)
             .await
             .map_err(|error| error.to_string()),
         Ok(None) => match settings.blobs.folder() {
-            Some(folder) => {
-                store::accept(catalog, &Place::folder(folder), now).await.map_err(|error| error.to_string())
-            }
+            Some(folder) => store::accept(catalog, &StoreRef::folder(folder), now)
+                .await
+                .map_err(|error| error.to_string()),
             None => Ok(()),
         },
     };
     match accepted {
-        Ok(()) => good("store", format!("{} is this catalog's store from now on", settings.blobs)),
+        Ok(()) => good("store", format!("{} now belongs to this catalog", settings.blobs)),
         Err(error) => bad("store", error),
     }
 }
@@ -54,7 +54,7 @@ async fn check_remote(
     match blobs.probe().await {
         Err(error) => return findings.push(bad("blobs", format!("WHARFINGER_BLOB_URL: {place}: {error}"))),
         Ok(probed) => {
-            findings.push(good("blobs", format!("{place}; {}", enforced(&blobs.caps()))));
+            findings.push(good("blobs", format!("{place}; {}", enforced(&blobs.capabilities()))));
             findings.extend(probed.notes.iter().map(|note| good("blobs", note)));
             if probed.clock_ahead_ms != 0 {
                 findings.extend(probed.warnings().last().map(|warning| bad("clock", warning)));
@@ -62,7 +62,7 @@ async fn check_remote(
         }
     }
     if let Some(catalog) = catalog {
-        findings.push(match store::check(catalog, &Place::store(place, blobs)).await {
+        findings.push(match store::check(catalog, &StoreRef::store(place, blobs)).await {
             Ok(state) => describe(state),
             Err(error) => bad("store", error),
         });
@@ -71,26 +71,28 @@ async fn check_remote(
 
 fn describe(state: StoreState) -> Finding {
     match state {
-        StoreState::New => good("store", "will be marked as this catalog's at the first start"),
-        StoreState::Ours => good("store", "is this catalog's"),
+        StoreState::New => good("store", "the first start will claim it for this catalog"),
+        StoreState::Ours => good("store", "belongs to this catalog"),
         StoreState::Restored { catalog, store } => bad(
             "store",
             format!(
-                "is ahead of the catalog ({store} to {catalog}), which seems to come from a backup: nothing is \
-                 deleted for having no row; if the catalog is right, run `wharfinger doctor --accept-store`"
+                "its marker is ahead of the catalog ({store} to {catalog}), so the catalog seems to be restored from a \
+                 backup: no object without a row is deleted. If the catalog is right, run `wharfinger doctor \
+                 --accept-store`"
             ),
         ),
     }
 }
 
-fn enforced(caps: &Caps) -> String {
+fn enforced(caps: &Capabilities) -> String {
     let list = |names: Vec<&str>| if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
-    let versions = if caps.versioned { "; keeps versions, which are deleted with their object" } else { "" };
-    match caps.left_to_confirm() {
+    let versions =
+        if caps.versioned { "; versioned, all versions are deleted with their object" } else { "" };
+    match caps.not_enforced() {
         none if none.is_empty() => format!("enforces {}{versions}", list(caps.enforced())),
         some => {
             format!(
-                "enforces {}; left to confirm or the cleaner: {}{versions}",
+                "enforces {}; confirm or a sweep checks the rest: {}{versions}",
                 list(caps.enforced()),
                 list(some)
             )
@@ -98,32 +100,33 @@ fn enforced(caps: &Caps) -> String {
     }
 }
 
-/// Looks without making anything: a folder made on a bare mount point would pass for the store.
+/// Creates nothing: a folder that doctor creates on an empty mount point would look like the store.
 async fn check_folder(settings: &Settings, catalog: &Catalog) -> Finding {
     let Some(folder) = settings.blobs.folder() else { return bad("blobs", "not a folder") };
     let shown = folder.display();
-    let mend = "check that the folder exists, is writable by this user and has room";
-    match store::check(catalog, &Place::folder(folder)).await {
+    let remedy =
+        "Check that the folder exists, that this user may write to it, and that the disk is not full";
+    match store::check(catalog, &StoreRef::folder(folder)).await {
         Err(error) => return bad("blobs", error),
-        Ok(StoreState::New) => return good("blobs", format!("{shown} will be made at the first start")),
+        Ok(StoreState::New) => return good("blobs", format!("{shown} will be created at the first start")),
         Ok(restored @ StoreState::Restored { .. }) => return describe(restored),
         Ok(StoreState::Ours) => {}
     }
     let signing_key = SigningKey::new(b"doctor signs nothing");
     match DiskStore::open(folder, "http://localhost", signing_key, Faults::none()) {
-        Err(error) => bad("blobs", format!("{shown}: {error}; {mend}")),
+        Err(error) => bad("blobs", format!("{shown}: {error}. {remedy}")),
         Ok(store) => match store.check().await {
-            Err(error) => bad("blobs", format!("{shown}: {error}; {mend}")),
-            Ok(()) => good("blobs", format!("local disk at {shown}; {}", enforced(&store.caps()))),
+            Err(error) => bad("blobs", format!("{shown}: {error}. {remedy}")),
+            Ok(()) => good("blobs", format!("local disk at {shown}; {}", enforced(&store.capabilities()))),
         },
     }
 }
 
-/// A folder that nothing lies in yet may be missing, but nothing else may be in its place.
+/// Before the first start the folder may be missing, but the path must not be something else.
 fn check_new_folder(settings: &Settings) -> Finding {
     let Some(folder) = settings.blobs.folder() else { return bad("blobs", "not a folder") };
     if folder.exists() && !folder.is_dir() {
         return bad("blobs", format!("WHARFINGER_BLOB_URL: {} is not a folder", folder.display()));
     }
-    good("blobs", format!("{} will be made at the first start", folder.display()))
+    good("blobs", format!("{} will be created at the first start", folder.display()))
 }

@@ -1,4 +1,4 @@
-//! The engines beside the catalog and the store: Redis for quotas, RabbitMQ for delayed checks, clamd and embeddings.
+//! Checks the optional engines: Redis for quotas, RabbitMQ for delayed checks, clamd and embeddings.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findin
         match catalog.outbox_depth(destination).await {
             Ok((0, _)) => {}
             Ok((waiting, _)) => {
-                findings.push(good(what, format!("{waiting} lines wait in the outbox to be told to it")));
+                findings.push(good(what, format!("{waiting} outbox lines wait to be sent")));
             }
             Err(error) => findings.push(bad(what, error)),
         }
@@ -35,12 +35,12 @@ async fn check_redis(settings: &Settings, findings: &mut Vec<Finding>) {
     let Some(url) = &settings.quota_redis else { return };
     let checked = async {
         let redis = RedisQuota::new(url, "doctor".into(), Faults::none())?
-            .with_patience(Duration::from_millis(settings.quota_redis_timeout_ms));
+            .with_timeout(Duration::from_millis(settings.quota_redis_timeout_ms));
         let version = redis.check().await.map_err(|error| match error {
-            QuotaError::Away(why) => QuotaError::Away(format!("{} ({why})", redis.address())),
+            QuotaError::Unavailable(why) => QuotaError::Unavailable(format!("{} ({why})", redis.address())),
             refused => refused,
         })?;
-        Ok::<_, QuotaError>(format!("Redis {version} at {} answers and runs our scripts", redis.address()))
+        Ok::<_, QuotaError>(format!("Redis {version} at {} answers and runs the scripts", redis.address()))
     };
     findings.push(match checked.await {
         Ok(detail) => good("quota", detail),
@@ -50,8 +50,8 @@ async fn check_redis(settings: &Settings, findings: &mut Vec<Finding>) {
 
 fn without_redis(settings: &Settings) -> &'static str {
     match settings.quota_fails_closed {
-        true => "; until then no upload is let in",
-        false => "; until then the database lets uploads in",
+        true => ". Until this is fixed, all uploads are refused",
+        false => ". Until this is fixed, the database admits uploads",
     }
 }
 
@@ -65,11 +65,11 @@ async fn check_scanner(settings: &Settings, findings: &mut Vec<Finding>) {
     };
     findings.push(match checked {
         Ok(version) => good("clamd", format!("{version} answers")),
-        Err(why) => bad("clamd", format!("CLAMD_URL: {why}; until then files wait to be scanned")),
+        Err(why) => bad("clamd", format!("CLAMD_URL: {why}. Until this is fixed, files wait to be scanned")),
     });
 }
 
-/// One small request, as the endpoint bills it.
+/// Sends one small request, which the provider may bill.
 async fn check_embeddings(settings: &Settings, findings: &mut Vec<Finding>) {
     let endpoint = settings.pipeline.embeddings.as_ref().filter(|_| has(settings, Stage::Embed));
     let Some(endpoint) = endpoint else { return };
@@ -103,7 +103,7 @@ async fn check_rabbit(settings: &Settings, findings: &mut Vec<Finding>) {
         Err(error) => bad(
             "broker",
             format!(
-                "WHARFINGER_BROKER_URL: {error}; until then delayed checks are polled for in the database"
+                "WHARFINGER_BROKER_URL: {error}. Until this is fixed, the database is polled for delayed checks"
             ),
         ),
     });

@@ -1,4 +1,4 @@
-//! The webhook and Slack: whether they can be reached and are wanted. Nothing is sent.
+//! Checks the webhook and Slack: name resolution and 410 Gone. Sends nothing.
 
 use wharfinger_catalog::{Catalog, Destination};
 use wharfinger_engines::webhooks::{Endpoint, check_resolves};
@@ -33,8 +33,8 @@ pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findin
             Ok(Some(since)) => findings.push(bad(
                 "webhook",
                 format!(
-                    "its receiver answered 410 Gone at {}, and nothing is sent to it; change WEBHOOK_URL, or run \
-                     `wharfinger doctor --enable-webhook` when it wants to be told again",
+                    "disabled: its receiver answered 410 Gone at {}. Change WEBHOOK_URL, or run `wharfinger doctor \
+                     --enable-webhook` when the receiver works again",
                     rfc3339(since)
                 ),
             )),
@@ -49,7 +49,7 @@ pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findin
         match catalog.outbox_depth(destination).await {
             Ok((waiting, Some(oldest))) if is_there => findings.push(good(
                 what,
-                format!("{waiting} lines wait in the outbox, the oldest since {}", rfc3339(oldest)),
+                format!("{waiting} outbox lines wait, the oldest since {}", rfc3339(oldest)),
             )),
             Ok(_) => {}
             Err(error) => findings.push(bad(what, error)),
@@ -60,16 +60,19 @@ pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findin
 fn shown(endpoint: &Endpoint) -> String {
     match endpoint.is_encrypted() {
         true => endpoint.host(),
-        false => format!("{} (http://: everybody on the way can read what is told)", endpoint.host()),
+        false => format!(
+            "{} (http:// is not encrypted: others in the network can read the messages)",
+            endpoint.host()
+        ),
     }
 }
 
-/// On a person's word.
+/// `--enable-webhook`.
 pub(super) async fn enable_again(settings: &Settings, catalog: &Catalog) -> Finding {
     match &settings.notify.webhook {
-        None => bad("webhook", "WEBHOOK_URL is not set: there is nothing to enable"),
+        None => bad("webhook", "WEBHOOK_URL is not set, so there is nothing to enable"),
         Some(webhook) => match enable(catalog, &webhook.endpoint).await {
-            Ok(()) => good("webhook", "enabled; what happens from now on is sent to it"),
+            Ok(()) => good("webhook", "enabled: new notifications are sent to it"),
             Err(error) => bad("webhook", error),
         },
     }

@@ -1,17 +1,18 @@
-//! The batch of a call: opened with the first file that needs it, completed at the end. Run again after a cut, the same
-//! call finds the same batch; where that one takes no more files, the next of its generations does.
+//! The batch of one `put` call: opened for the first file, completed at the end. The same call run again finds the same
+//! batch. If that batch takes no more files, the call opens the next generation.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use wharfinger_lifecycle::checksum::to_hex;
 
-use super::client::{Client, GENERATIONS_MAX, TRIES_MAX, Trouble, answer};
+use super::client::{CallError, Client, GENERATIONS_MAX, TRIES_MAX, server_answer};
 use super::files::LocalFile;
+use super::progress::FileProgress;
 
-/// The batch as this call knows it; whoever asks first opens it for all.
+/// The batch of this call. The first file that needs it opens it for all.
 pub(super) struct CallBatch {
-    /// What makes two calls the same.
+    /// Equal for two calls with the same files.
     identity: String,
     current: tokio::sync::Mutex<Current>,
 }
@@ -19,12 +20,12 @@ pub(super) struct CallBatch {
 #[derive(Default)]
 struct Current {
     generation: u32,
-    /// Its id, or why there is none.
+    /// The batch id, or the error.
     opened: Option<Result<String, String>>,
 }
 
 impl CallBatch {
-    pub(super) fn new(files: &[LocalFile], once: &str) -> CallBatch {
+    pub(super) fn new(files: &[LocalFile], run_id: &str) -> CallBatch {
         let mut identity = Sha256::new();
         for file in files {
             let path = file.path.as_os_str().as_encoded_bytes();
@@ -32,12 +33,17 @@ impl CallBatch {
             identity.update(path);
             identity.update(file.size.to_be_bytes());
         }
-        let identity = format!("{}\0{once}", to_hex(&identity.finalize()));
+        let identity = format!("{}\0{run_id}", to_hex(&identity.finalize()));
         CallBatch { identity, current: tokio::sync::Mutex::default() }
     }
 
-    /// The batch that files are added to. `closed` is one that was found to take no more.
-    pub(super) async fn id(&self, client: &Client, closed: Option<&str>) -> Result<String, String> {
+    /// The batch that files are added to. `closed` is a batch that refused another file.
+    pub(super) async fn id(
+        &self,
+        client: &Client,
+        closed: Option<&str>,
+        bar: &FileProgress,
+    ) -> Result<String, String> {
         let mut current = self.current.lock().await;
         match &current.opened {
             Some(Ok(id)) if closed == Some(id) => {
@@ -47,48 +53,56 @@ impl CallBatch {
             Some(opened) => return opened.clone(),
             None => {}
         }
-        let opened = self.open(client, &mut current.generation).await;
+        let opened = self.open(client, &mut current.generation, bar).await;
         current.opened = Some(opened.clone());
         opened
     }
 
-    async fn open(&self, client: &Client, generation: &mut u32) -> Result<String, String> {
+    async fn open(
+        &self,
+        client: &Client,
+        generation: &mut u32,
+        bar: &FileProgress,
+    ) -> Result<String, String> {
         let mut attempt = 1;
         while *generation < GENERATIONS_MAX {
             let key = client.key(&format!("{}\0{generation}", self.identity));
             let request = client.call(Method::POST, "/api/v2/batches").header("idempotency-key", key);
-            match answer(request.json(&json!({ "files": [] }))).await {
+            match server_answer(request.json(&json!({ "files": [] }))).await {
                 Ok(batch) => return text(&batch, "batchId"),
                 // Cancelled or expired.
-                Err(Trouble::Final { code, .. }) if code == "gone" => *generation += 1,
-                Err(trouble) => client.pause(trouble, &mut attempt).await?,
+                Err(CallError::Final { code, .. }) if code == "gone" => *generation += 1,
+                Err(error) => client.report_and_pause(error, &mut attempt, bar).await?,
             }
         }
         Err("every batch of this call has ended".into())
     }
 
-    /// Says that no more files come. What failed and is still waited for keeps the batch open, for another run.
+    /// Completes the batch. If some files failed, it may stay open, so that the next run can add them.
     pub(super) async fn complete(&self, client: &Client, some_failed: bool) -> Result<(), String> {
         let Some(Ok(id)) = self.current.lock().await.opened.clone() else { return Ok(()) };
         let mut attempt = 1;
         loop {
-            match answer(client.call(Method::POST, &format!("/api/v2/batches/{id}/complete"))).await {
+            match server_answer(client.call(Method::POST, &format!("/api/v2/batches/{id}/complete"))).await {
                 Ok(_) => return Ok(()),
-                Err(Trouble::Final { code, .. }) if code == "batch_incomplete" && some_failed => {
+                Err(CallError::Final { code, .. }) if code == "batch_incomplete" && some_failed => {
                     return Ok(());
                 }
-                // Another call of the same may still be at it.
-                Err(Trouble::Final { code, message })
+                // The same call may run twice at once and still upload.
+                Err(CallError::Final { code, message })
                     if code == "batch_incomplete" && attempt < TRIES_MAX =>
                 {
-                    client.pause(Trouble::Passing(message), &mut attempt).await?;
+                    client.pause(CallError::Retryable(message), &mut attempt).await?;
                 }
-                Err(trouble) => client.pause(trouble, &mut attempt).await?,
+                Err(error) => client.pause(error, &mut attempt).await?,
             }
         }
     }
 }
 
-fn text(answer: &Value, member: &str) -> Result<String, String> {
-    answer[member].as_str().map(str::to_owned).ok_or_else(|| format!("the server's answer has no {member}"))
+fn text(body: &Value, member: &str) -> Result<String, String> {
+    body[member]
+        .as_str()
+        .map(str::to_owned)
+        .ok_or_else(|| format!("the server's answer has no `{member}`. Is it a Wharfinger server?"))
 }

@@ -1,4 +1,4 @@
-//! One file's way to the server: hash, init, PUT, confirm, each tried again while that can help.
+//! Uploads one file: hash, init, PUT, confirm. Each step is retried if that can help.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use super::parts::Multipart;
 use super::progress::{Counter, FileProgress, Progress};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum PutOutcome {
     Uploaded,
     Unchanged,
     Failed,
@@ -31,11 +31,11 @@ pub(super) struct Client {
     pub(super) http: reqwest::Client,
     server: String,
     token: String,
-    /// Set apart from all calls before, where everything is to be uploaded again.
-    once: String,
+    /// Random with `--again`, so that no earlier upload is recognized. Empty otherwise.
+    run_id: String,
     pub(super) parts_at_once: usize,
-    /// Files that are the same to the server take turns: the second finds what the first has done.
-    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// One lock per init body: of equal files, the second waits and finds the upload of the first.
+    locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 #[derive(Deserialize)]
@@ -50,19 +50,19 @@ struct Grant {
     multipart: Option<Multipart>,
 }
 
-/// A file that is on the server.
-pub(super) struct Carried {
+/// A file that is now on the server.
+pub(super) struct ServerFile {
     pub(super) id: String,
     pub(super) batch: Option<String>,
     pub(super) status: String,
-    /// It was there before.
+    /// It was already there.
     pub(super) unchanged: bool,
 }
 
-pub(super) enum Trouble {
-    /// Trying again may help.
-    Passing(String),
-    /// The same again gets the same answer.
+pub(super) enum CallError {
+    /// Another try may help.
+    Retryable(String),
+    /// The same call would fail again.
     Final { code: String, message: String },
 }
 
@@ -70,11 +70,12 @@ pub(super) const TRIES_MAX: u32 = 10;
 const PAUSE: Backoff = Backoff { base_ms: 250, cap_ms: 10_000 };
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_BYTES: usize = 256 * 1024;
-/// As slowly as a server may read what it confirms before we give up on it, some seconds for each.
-const CONFIRM_BYTES_A_TRY: u64 = 64 << 20;
-/// A store that takes nothing more and says nothing for so long is not heard of again.
+/// One more confirm is tried per this many bytes: the server may read the whole object for its checksum.
+const CONFIRM_BYTES_PER_TRY: u64 = 64 << 20;
+/// A store that takes no bytes and sends no answer for this long is given up.
 const IDLE_MAX: Duration = Duration::from_secs(120);
-/// A file that was uploaded and deleted since gets a new key, and so does a batch that has ended; so often and no more.
+/// A file that was deleted after its upload gets a new Idempotency-Key, and so does a batch that has ended: at most this
+/// often.
 pub(super) const GENERATIONS_MAX: u32 = 100;
 
 impl Client {
@@ -88,46 +89,45 @@ impl Client {
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
             .map_err(|error| error.to_string())?;
-        let once = if again { uuid::Uuid::new_v4().to_string() } else { String::new() };
-        Ok(Client { http, server, token, once, parts_at_once, turns: Mutex::default() })
+        let run_id = if again { uuid::Uuid::new_v4().to_string() } else { String::new() };
+        Ok(Client { http, server, token, run_id, parts_at_once, locks: Mutex::default() })
     }
 
-    /// For a batch of this call.
     pub(super) fn batch_of(&self, files: &[LocalFile]) -> CallBatch {
-        CallBatch::new(files, &self.once)
+        CallBatch::new(files, &self.run_id)
     }
 
-    pub(super) async fn put(&self, file: &LocalFile, batch: &CallBatch, progress: &Progress) -> Ended {
+    pub(super) async fn put(&self, file: &LocalFile, batch: &CallBatch, progress: &Progress) -> PutOutcome {
         let bar = progress.file(file);
-        match self.carry(file, batch, &bar).await {
-            Ok(carried) => {
-                bar.ends(true);
-                progress.uploaded(file, &carried);
-                if carried.unchanged { Ended::Unchanged } else { Ended::Uploaded }
+        match self.upload(file, batch, &bar).await {
+            Ok(on_server) => {
+                bar.finish(true);
+                progress.uploaded(file, &on_server);
+                if on_server.unchanged { PutOutcome::Unchanged } else { PutOutcome::Uploaded }
             }
             Err(message) => {
-                bar.ends(false);
+                bar.finish(false);
                 progress.failed(&file.path, &message);
-                Ended::Failed
+                PutOutcome::Failed
             }
         }
     }
 
-    async fn carry(
+    async fn upload(
         &self,
         file: &LocalFile,
         batch: &CallBatch,
         bar: &FileProgress,
-    ) -> Result<Carried, String> {
-        bar.says("hashing");
+    ) -> Result<ServerFile, String> {
+        bar.message("hashing");
         let sha256 = hash(file).await.map_err(|error| error.to_string())?;
-        let body = announcement(file, &sha256);
-        let turn = self.turn(body.to_string());
-        let _turn = turn.lock().await;
+        let body = init_body(file, &sha256);
+        let lock = self.lock_of(body.to_string());
+        let _guard = lock.lock().await;
         let grant = self.init(&body, batch, bar).await?;
         let (id, batch) = (grant.file_id.clone(), grant.batch_id.clone());
         if grant.upload_url.is_none() && grant.multipart.is_none() {
-            return Ok(Carried { id, batch, status: grant.status, unchanged: true });
+            return Ok(ServerFile { id, batch, status: grant.status, unchanged: true });
         }
         let mut next = Some(grant);
         let mut attempt = 1;
@@ -136,66 +136,71 @@ impl Client {
                 Some(grant) => self.send(file, &grant, bar).await,
                 None => match self.reissue(&id).await {
                     Ok(grant) => self.send(file, &grant, bar).await,
-                    Err(trouble) => (false, Err(trouble)),
+                    Err(error) => (false, Err(error)),
                 },
             };
             match outcome {
                 Ok(()) => break,
-                Err(Trouble::Final { code, .. }) if code == "already_confirmed" => break,
-                Err(trouble) => {
-                    // A large file may be cut off any number of times, as long as it gets further.
+                Err(CallError::Final { code, .. }) if code == "already_confirmed" => break,
+                Err(error) => {
+                    // A large file may be interrupted any number of times, as long as each try sends some parts.
                     attempt = if progressed { 1 } else { attempt };
-                    self.say_and_pause(trouble, &mut attempt, bar).await?;
+                    self.report_and_pause(error, &mut attempt, bar).await?;
                 }
             }
-            bar.starts_at(0);
+            bar.restart_at(0);
         }
-        bar.says("confirming");
+        bar.message("confirming");
         let status = self.confirm(&id, file.size, bar).await?;
-        Ok(Carried { id, batch, status, unchanged: false })
+        Ok(ServerFile { id, batch, status, unchanged: false })
     }
 
-    fn turn(&self, same: String) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        turns.entry(same).or_default().clone()
+    fn lock_of(&self, init_body: String) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.locks.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        locks.entry(init_body).or_default().clone()
     }
 
     async fn init(&self, body: &Value, batch: &CallBatch, bar: &FileProgress) -> Result<Grant, String> {
-        let mut batch_id = batch.id(self, None).await?;
+        let mut batch_id = batch.id(self, None, bar).await?;
         let mut generation = 0;
         let mut attempt = 1;
         loop {
-            // A file that is known is known in whatever batch it was: the key says nothing of it.
-            let key = self.key(&format!("{body}\0{}\0{generation}", self.once));
+            // Without the batch: a file that was uploaded in an earlier batch is recognized too.
+            let key = self.key(&format!("{body}\0{}\0{generation}", self.run_id));
             let mut request_body = body.clone();
             request_body["batchId"] = Value::from(batch_id.as_str());
             let request = self.call(Method::POST, "/api/v2/files/init").header("idempotency-key", key);
-            match answer(request.json(&request_body)).await {
+            match server_answer(request.json(&request_body)).await {
                 Ok(value) => return serde_json::from_value(value).map_err(|error| error.to_string()),
-                Err(Trouble::Final { code, .. }) if code == "gone" && generation < GENERATIONS_MAX => {
+                Err(CallError::Final { code, .. }) if code == "gone" && generation < GENERATIONS_MAX => {
                     generation += 1;
                 }
-                Err(Trouble::Final { code, .. }) if code == "batch_closed" => {
-                    batch_id = batch.id(self, Some(&batch_id)).await?;
+                Err(CallError::Final { code, .. }) if code == "batch_closed" => {
+                    batch_id = batch.id(self, Some(&batch_id), bar).await?;
                 }
-                Err(trouble) => self.say_and_pause(trouble, &mut attempt, bar).await?,
+                Err(error) => self.report_and_pause(error, &mut attempt, bar).await?,
             }
         }
     }
 
-    /// An Idempotency-Key for something that is the same in every run.
+    /// An Idempotency-Key that is the same in every run.
     pub(super) fn key(&self, identity: &str) -> String {
         format!("put-{}", to_hex(&Sha256::digest(format!("{}\0{identity}", self.server))))
     }
 
-    async fn reissue(&self, id: &str) -> Result<Grant, Trouble> {
-        let value = answer(self.call(Method::POST, &format!("/api/v2/files/{id}/url"))).await?;
+    async fn reissue(&self, id: &str) -> Result<Grant, CallError> {
+        let value = server_answer(self.call(Method::POST, &format!("/api/v2/files/{id}/url"))).await?;
         serde_json::from_value(value)
-            .map_err(|error| Trouble::Final { code: String::new(), message: error.to_string() })
+            .map_err(|error| CallError::Final { code: String::new(), message: error.to_string() })
     }
 
-    /// Whether anything got further, and how it ended.
-    async fn send(&self, file: &LocalFile, grant: &Grant, bar: &FileProgress) -> (bool, Result<(), Trouble>) {
+    /// Returns whether any part was sent, and the outcome.
+    async fn send(
+        &self,
+        file: &LocalFile,
+        grant: &Grant,
+        bar: &FileProgress,
+    ) -> (bool, Result<(), CallError>) {
         match &grant.multipart {
             Some(multipart) => {
                 let (sent, outcome) = self.send_parts(file, multipart, bar).await;
@@ -205,9 +210,9 @@ impl Client {
         }
     }
 
-    async fn send_whole(&self, file: &LocalFile, grant: &Grant, bar: &FileProgress) -> Result<(), Trouble> {
+    async fn send_whole(&self, file: &LocalFile, grant: &Grant, bar: &FileProgress) -> Result<(), CallError> {
         let (Some(url), Some(method)) = (&grant.upload_url, &grant.method) else { return Ok(()) };
-        bar.says("sending");
+        bar.message("sending");
         let opened = file.open().await?;
         let counted = bar.counter();
         let taken = counted.clone();
@@ -220,36 +225,42 @@ impl Client {
         }
         match store_answer(request.body(Body::wrap_stream(chunks)), &counted).await {
             Ok(()) => Ok(()),
-            // The answer of an earlier attempt was lost: the bytes are there, and confirm says if they are right.
-            Err(Trouble::Final { code, .. }) if code == "object_exists" => Ok(()),
-            // A URL can die on the way, or another process send the same; the next attempt brings a fresh one.
-            Err(Trouble::Final { code, message }) if code == "url_expired" || code == "superseded" => {
-                Err(Trouble::Passing(message))
+            // The answer to an earlier attempt was lost. The bytes are there, and confirm checks them.
+            Err(CallError::Final { code, .. }) if code == "object_exists" => Ok(()),
+            // The URL expired, or another process uploads the same file. The next attempt gets a fresh URL.
+            Err(CallError::Final { code, message }) if code == "url_expired" || code == "superseded" => {
+                Err(CallError::Retryable(message))
             }
-            Err(trouble) => Err(trouble),
+            Err(error) => Err(error),
         }
     }
 
-    /// The server may have to read a large object to the end before it can say that it is right.
+    /// The server may have to read a large object before it can answer.
     async fn confirm(&self, id: &str, size: u64, bar: &FileProgress) -> Result<String, String> {
-        let tries_max = TRIES_MAX + u32::try_from(size / CONFIRM_BYTES_A_TRY).unwrap_or(u32::MAX / 2);
+        let tries_max = TRIES_MAX + u32::try_from(size / CONFIRM_BYTES_PER_TRY).unwrap_or(u32::MAX / 2);
         for attempt in 1..=tries_max {
-            match answer(self.call(Method::POST, &format!("/api/v2/files/{id}/confirm"))).await {
+            match server_answer(self.call(Method::POST, &format!("/api/v2/files/{id}/confirm"))).await {
                 Ok(value) => return Ok(value["status"].as_str().unwrap_or_default().to_owned()),
-                // What is there can never be confirmed; the next run begins anew.
-                Err(Trouble::Final { code, message }) if code == "checksum_mismatch" => {
-                    let removed = answer(self.call(Method::DELETE, &format!("/api/v2/files/{id}"))).await;
-                    let outcome = if removed.is_ok() { "removed: run this again" } else { "not removed" };
-                    return Err(format!("{message}; what was uploaded is {outcome}"));
+                // These bytes can never be confirmed: delete the file, so that the next run starts over.
+                Err(CallError::Final { code, message }) if code == "checksum_mismatch" => {
+                    let removed =
+                        server_answer(self.call(Method::DELETE, &format!("/api/v2/files/{id}"))).await;
+                    let outcome = match removed {
+                        Ok(_) => "The uploaded file was deleted. Run the command again",
+                        Err(_) => {
+                            "The uploaded file could not be deleted. Delete it, then run the command again"
+                        }
+                    };
+                    return Err(format!("{message}. {outcome}"));
                 }
-                Err(trouble) => {
+                Err(error) => {
                     let mut attempt =
                         if attempt < tries_max { attempt.min(TRIES_MAX - 1) } else { TRIES_MAX };
-                    self.say_and_pause(trouble, &mut attempt, bar).await?;
+                    self.report_and_pause(error, &mut attempt, bar).await?;
                 }
             }
         }
-        Err("given up".into())
+        Err("the server did not confirm the upload in time".into())
     }
 
     pub(super) fn call(&self, method: Method, path: &str) -> RequestBuilder {
@@ -257,24 +268,24 @@ impl Client {
         request.bearer_auth(&self.token).timeout(Duration::from_secs(90))
     }
 
-    async fn say_and_pause(
+    pub(super) async fn report_and_pause(
         &self,
-        trouble: Trouble,
+        error: CallError,
         attempt: &mut u32,
         bar: &FileProgress,
     ) -> Result<(), String> {
-        if let Trouble::Passing(message) = &trouble {
-            bar.says(&format!("again ({attempt}): {message}"));
+        if let CallError::Retryable(message) = &error {
+            bar.message(&format!("retry {attempt}: {message}"));
         }
-        self.pause(trouble, attempt).await
+        self.pause(error, attempt).await
     }
 
-    /// Waits before the next attempt, if another can help.
-    pub(super) async fn pause(&self, trouble: Trouble, attempt: &mut u32) -> Result<(), String> {
-        match trouble {
-            Trouble::Final { message, .. } => Err(message),
-            Trouble::Passing(message) if *attempt >= TRIES_MAX => Err(message),
-            Trouble::Passing(_) => {
+    /// Waits before the next attempt, or returns the message if no attempt can help.
+    pub(super) async fn pause(&self, error: CallError, attempt: &mut u32) -> Result<(), String> {
+        match error {
+            CallError::Final { message, .. } => Err(message),
+            CallError::Retryable(message) if *attempt >= TRIES_MAX => Err(message),
+            CallError::Retryable(_) => {
                 self.wait(*attempt).await;
                 *attempt += 1;
                 Ok(())
@@ -287,18 +298,18 @@ impl Client {
     }
 }
 
-fn announcement(file: &LocalFile, sha256: &str) -> Value {
+fn init_body(file: &LocalFile, sha256: &str) -> Value {
     let metadata = file.relative.as_ref().map(|path| json!({ "path": path }));
     json!({ "fileName": file.name, "size": file.size, "checksumSha256": sha256, "metadata": metadata })
 }
 
-pub(super) fn local_trouble(error: std::io::Error) -> Trouble {
-    Trouble::Final { code: String::new(), message: error.to_string() }
+pub(super) fn read_error(error: std::io::Error) -> CallError {
+    CallError::Final { code: String::new(), message: error.to_string() }
 }
 
-/// What a store says to an upload. Ours speaks like the API; another's refusal names no remedy that holds for all of
-/// them, and a fresh URL is one for most: expired, begun anew elsewhere, a clock that was off.
-pub(super) async fn store_answer(request: RequestBuilder, sent: &Counter) -> Result<(), Trouble> {
+/// Sends bytes to a store. Our local store answers like the API. The refusals of other stores are retried with a fresh
+/// URL, because that helps against most of them: an expired URL, a conflicting upload, a wrong clock.
+pub(super) async fn store_answer(request: RequestBuilder, sent: &Counter) -> Result<(), CallError> {
     let idle = async {
         let mut before = None;
         while before.replace(sent.count()) != Some(sent.count()) {
@@ -306,42 +317,73 @@ pub(super) async fn store_answer(request: RequestBuilder, sent: &Counter) -> Res
         }
     };
     let answered = tokio::select! {
-        answered = answer(request) => answered,
-        () = idle => Err(Trouble::Passing("the store takes nothing more and says nothing".into())),
+        answered = answer(request, Peer::Store) => answered,
+        () = idle => Err(CallError::Retryable(format!("the store took no bytes for {} s", IDLE_MAX.as_secs()))),
     };
     match answered {
         Ok(_) => Ok(()),
-        Err(Trouble::Final { code, message }) if code.is_empty() => {
+        Err(CallError::Final { code, message }) if code.is_empty() => {
             if message.starts_with("412 ") || message.contains("<Code>BlobAlreadyExists</Code>") {
-                return Err(Trouble::Final { code: "object_exists".into(), message });
+                return Err(CallError::Final { code: "object_exists".into(), message });
             }
-            let said = message.split("<Code>").nth(1).and_then(|rest| rest.split("</Code>").next());
-            let said = said.map(|said| format!("the store says {said}"));
-            Err(Trouble::Passing(said.unwrap_or(message)))
+            let store_code = message.split("<Code>").nth(1).and_then(|rest| rest.split("</Code>").next());
+            let short = store_code.map(|code| format!("the store answered {code}"));
+            Err(CallError::Retryable(short.unwrap_or(message)))
         }
-        Err(trouble) => Err(trouble),
+        Err(error) => Err(error),
     }
 }
 
-pub(super) async fn answer(request: RequestBuilder) -> Result<Value, Trouble> {
-    let response = request.send().await.map_err(|error| {
-        let cause = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-        Trouble::Passing(format!("{}{cause}", error.without_url()))
-    })?;
+pub(super) async fn server_answer(request: RequestBuilder) -> Result<Value, CallError> {
+    answer(request, Peer::Server).await
+}
+
+#[derive(Clone, Copy)]
+enum Peer {
+    Server,
+    Store,
+}
+
+async fn answer(request: RequestBuilder, peer: Peer) -> Result<Value, CallError> {
+    let failed = |error| CallError::Retryable(connection_error(&error, peer));
+    let response = request.send().await.map_err(failed)?;
     let status = response.status();
-    let text = response.text().await.map_err(|error| Trouble::Passing(error.without_url().to_string()))?;
+    let text = response.text().await.map_err(failed)?;
     let body: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
     if status.is_success() {
         return Ok(body);
     }
-    let said = body["detail"].as_str().unwrap_or(text.as_str());
-    let message = format!("{} {}", status.as_u16(), said.chars().take(300).collect::<String>());
-    let passing = status.is_server_error()
+    let detail = body["detail"].as_str().unwrap_or(text.as_str());
+    let message = format!("{} {}", status.as_u16(), detail.chars().take(300).collect::<String>());
+    let is_retryable = status.is_server_error()
         || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS);
-    if passing {
-        return Err(Trouble::Passing(message));
+    if is_retryable {
+        return Err(CallError::Retryable(message));
     }
-    Err(Trouble::Final { code: body["code"].as_str().unwrap_or_default().to_owned(), message })
+    Err(CallError::Final { code: body["code"].as_str().unwrap_or_default().to_owned(), message })
+}
+
+/// Without the path of the URL: that of a store is a secret.
+fn connection_error(error: &reqwest::Error, peer: Peer) -> String {
+    let address = error.url().map(|url| url.origin().ascii_serialization()).unwrap_or_default();
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let is_refused = cause
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+    match peer {
+        Peer::Server if error.is_connect() && is_refused => {
+            format!("No server at {address}. Is it running? Use --server URL.")
+        }
+        Peer::Server if error.is_connect() => {
+            format!("Cannot connect to {address}: {cause}. Check --server.")
+        }
+        Peer::Store if error.is_connect() => format!("Cannot connect to the store at {address}: {cause}"),
+        Peer::Server | Peer::Store if error.is_timeout() => format!("No answer from {address} in time"),
+        Peer::Server | Peer::Store => format!("The connection to {address} was lost: {cause}"),
+    }
 }
 
 async fn hash(file: &LocalFile) -> std::io::Result<String> {

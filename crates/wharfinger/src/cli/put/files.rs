@@ -1,24 +1,24 @@
-//! Which files a command line means.
+//! The files that the arguments of `put` select.
 
 use std::path::{Path, PathBuf};
 
-use super::client::{Trouble, local_trouble};
+use super::client::{CallError, read_error};
 
 pub(super) struct LocalFile {
     pub(super) path: PathBuf,
-    /// Where it lay below the folder that was named, with `/` between the parts.
+    /// The path below the folder in the arguments, with `/` between the parts.
     pub(super) relative: Option<String>,
     pub(super) name: String,
     pub(super) size: u64,
 }
 
 impl LocalFile {
-    /// For reading, if it is still as long as it was.
-    pub(super) async fn open(&self) -> Result<tokio::fs::File, Trouble> {
-        let opened = tokio::fs::File::open(&self.path).await.map_err(local_trouble)?;
-        if opened.metadata().await.map_err(local_trouble)?.len() != self.size {
-            let message = "the file was changed while it was uploaded".to_owned();
-            return Err(Trouble::Final { code: String::new(), message });
+    /// Opens the file for reading. Fails if its size has changed.
+    pub(super) async fn open(&self) -> Result<tokio::fs::File, CallError> {
+        let opened = tokio::fs::File::open(&self.path).await.map_err(read_error)?;
+        if opened.metadata().await.map_err(read_error)?.len() != self.size {
+            let message = "the file was changed during the upload".to_owned();
+            return Err(CallError::Final { code: String::new(), message });
         }
         Ok(opened)
     }
@@ -43,7 +43,7 @@ pub(super) fn find(paths: &[PathBuf]) -> Found {
 }
 
 impl Found {
-    /// In the order of names. Links inside a folder are passed over: they may lead out of it, or in circles.
+    /// In the order of names. Symbolic links inside a folder are skipped: they may lead out of it or form a cycle.
     fn walk(&mut self, root: &Path, folder: &Path) {
         let entries = std::fs::read_dir(folder).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
         let mut entries = match entries {

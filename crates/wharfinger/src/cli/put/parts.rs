@@ -1,5 +1,5 @@
-//! A large file's way: its parts side by side, each tried again on its own. What the store has already is not
-//! sent again, so an upload that was cut off goes on where it stopped.
+//! Uploads a large file in parallel parts. Each part has its own retries. Parts that the store already has are not sent
+//! again, so an interrupted upload resumes.
 
 use std::io::SeekFrom;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio_util::io::ReaderStream;
 
-use super::client::{Client, Trouble, local_trouble, store_answer};
+use super::client::{CallError, Client, read_error, store_answer};
 use super::files::LocalFile;
 use super::progress::FileProgress;
 
@@ -31,21 +31,21 @@ struct Part {
     uploaded: bool,
 }
 
-/// Before the URLs are asked for anew.
+/// Tries of one part before fresh URLs are requested.
 const TRIES_MAX: u32 = 3;
 const READ_BYTES: usize = 1 << 20;
 
 impl Client {
-    /// Sends what is missing; answers how many parts it sent, also when not all of them could be.
+    /// Sends the missing parts. Returns how many were sent, also after an error.
     pub(super) async fn send_parts(
         &self,
         file: &LocalFile,
         multipart: &Multipart,
         bar: &FileProgress,
-    ) -> (u32, Result<(), Trouble>) {
+    ) -> (u32, Result<(), CallError>) {
         let there: u64 = multipart.parts.iter().filter(|part| part.uploaded).map(|part| part.size).sum();
-        bar.starts_at(there);
-        bar.says("sending");
+        bar.restart_at(there);
+        bar.message("sending");
         let missing: Vec<&Part> = multipart.parts.iter().filter(|part| !part.uploaded).collect();
         let stopped = AtomicBool::new(false);
         let send = |part| {
@@ -58,19 +58,19 @@ impl Client {
             }
         };
         let mut outcomes = futures::stream::iter(missing).map(send).buffer_unordered(self.parts_at_once);
-        let (mut sent, mut trouble) = (0, None);
+        let (mut sent, mut error) = (0, None);
         while let Some(outcome) = outcomes.next().await {
             match outcome {
                 Ok(true) => sent += 1,
                 Ok(false) => {}
-                // The others under way come to their end; each that does need not be sent again.
+                // Parts in progress are finished, so that the next try need not send them again.
                 Err(first) => {
-                    trouble.get_or_insert(first);
+                    error.get_or_insert(first);
                     stopped.store(true, Ordering::Relaxed);
                 }
             }
         }
-        (sent, trouble.map_or(Ok(()), Err))
+        (sent, error.map_or(Ok(()), Err))
     }
 
     async fn send_part(
@@ -79,16 +79,16 @@ impl Client {
         part_size: u64,
         part: &Part,
         bar: &FileProgress,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CallError> {
         let mut attempt = 1;
         loop {
             let counted = bar.counter();
             let outcome = self.put_part(file, part_size, part, &counted).await;
             match outcome {
-                Err(trouble) => {
-                    counted.take_back();
-                    if attempt >= TRIES_MAX || !matches!(trouble, Trouble::Passing(_)) {
-                        return Err(trouble);
+                Err(error) => {
+                    counted.subtract();
+                    if attempt >= TRIES_MAX || !matches!(error, CallError::Retryable(_)) {
+                        return Err(error);
                     }
                     self.wait(attempt).await;
                     attempt += 1;
@@ -104,10 +104,10 @@ impl Client {
         part_size: u64,
         part: &Part,
         counted: &super::progress::Counter,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CallError> {
         let mut opened = file.open().await?;
         let start = u64::from(part.number.saturating_sub(1)).saturating_mul(part_size);
-        opened.seek(SeekFrom::Start(start)).await.map_err(local_trouble)?;
+        opened.seek(SeekFrom::Start(start)).await.map_err(read_error)?;
         let taken = counted.clone();
         let chunks = ReaderStream::with_capacity(opened.take(part.size), READ_BYTES)
             .inspect_ok(move |chunk| taken.sent(chunk.len() as u64))

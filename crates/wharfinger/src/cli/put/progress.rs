@@ -1,4 +1,4 @@
-//! What a person sees: a bar for each file and one for all on a terminal, plain lines otherwise, JSON on demand.
+//! The output of `put`: progress bars on a terminal, plain lines otherwise, or JSON.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::super::output::line;
-use super::client::{Carried, Ended};
+use super::client::{PutOutcome, ServerFile};
 use super::files::LocalFile;
 use crate::config::format_size;
 
@@ -49,17 +49,17 @@ impl Progress {
         FileProgress { bars }
     }
 
-    fn say(&self, text: &str) {
+    fn print(&self, text: &str) {
         match &self.bars {
-            // A terminal that went away has nobody to tell.
+            // Fails only if the terminal is gone.
             Some((all, _)) => drop(all.println(text)),
             None => line(text),
         }
     }
 
-    pub(super) fn uploaded(&self, file: &LocalFile, carried: &Carried) {
+    pub(super) fn uploaded(&self, file: &LocalFile, on_server: &ServerFile) {
         let path = file.path.display();
-        let Carried { id, batch, status, unchanged } = carried;
+        let ServerFile { id, batch, status, unchanged } = on_server;
         if self.json {
             let outcome = if *unchanged { "unchanged" } else { "uploaded" };
             let outcome_line = serde_json::json!({
@@ -68,8 +68,8 @@ impl Progress {
             });
             line(outcome_line.to_string());
         } else {
-            let word = if *unchanged { "there already" } else { "uploaded" };
-            self.say(&format!("{word}  {path}  {}  {id}  {status}", format_size(file.size)));
+            let word = if *unchanged { "unchanged" } else { "uploaded" };
+            self.print(&format!("{word}  {path}  {}  {id}  {status}", format_size(file.size)));
         }
     }
 
@@ -80,14 +80,14 @@ impl Progress {
             });
             line(outcome_line.to_string());
         } else {
-            self.say(&format!("FAILED  {}  {problem}", path.display()));
+            self.print(&format!("FAILED  {}  {problem}", path.display()));
         }
     }
 
-    pub(super) fn summary(&self, ended: &[Ended], unreadable: usize) {
-        let count = |wanted: Ended| ended.iter().filter(|ended| **ended == wanted).count();
-        let (uploaded, unchanged) = (count(Ended::Uploaded), count(Ended::Unchanged));
-        let failed = count(Ended::Failed) + unreadable;
+    pub(super) fn summary(&self, outcomes: &[PutOutcome], unreadable: usize) {
+        let count = |wanted: PutOutcome| outcomes.iter().filter(|outcome| **outcome == wanted).count();
+        let (uploaded, unchanged) = (count(PutOutcome::Uploaded), count(PutOutcome::Unchanged));
+        let failed = count(PutOutcome::Failed) + unreadable;
         if let Some((all, total)) = &self.bars {
             total.finish_and_clear();
             drop(all.clear());
@@ -98,12 +98,12 @@ impl Progress {
                 serde_json::json!({ "uploaded": uploaded, "unchanged": unchanged, "failed": failed })
             ));
         } else {
-            line(format!("{uploaded} uploaded, {unchanged} there already, {failed} failed"));
+            line(format!("{uploaded} uploaded, {unchanged} unchanged, {failed} failed"));
         }
     }
 }
 
-/// Counts the bytes of one request, so that they can be taken back.
+/// Counts the bytes of one request, so that they can be subtracted if it fails.
 #[derive(Clone)]
 pub(super) struct Counter {
     progress: FileProgress,
@@ -123,8 +123,8 @@ impl Counter {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// The request was cut off: its bytes do not count.
-    pub(super) fn take_back(&self) {
+    /// The request failed: subtracts its bytes.
+    pub(super) fn subtract(&self) {
         let bytes = self.counted.swap(0, Ordering::Relaxed);
         if let Some((bar, total)) = &self.progress.bars {
             bar.set_position(bar.position().saturating_sub(bytes));
@@ -139,14 +139,14 @@ pub(super) struct FileProgress {
 }
 
 impl FileProgress {
-    pub(super) fn says(&self, what: &str) {
+    pub(super) fn message(&self, text: &str) {
         if let Some((bar, _)) = &self.bars {
-            bar.set_message(what.to_owned());
+            bar.set_message(text.to_owned());
         }
     }
 
-    /// What counts when an attempt begins: an earlier one's bytes do not, unless the store has them.
-    pub(super) fn starts_at(&self, bytes: u64) {
+    /// For a new attempt: only the bytes that the store already has count.
+    pub(super) fn restart_at(&self, bytes: u64) {
         if let Some((bar, total)) = &self.bars {
             total.set_position(total.position().saturating_sub(bar.position()) + bytes);
             bar.set_position(bytes);
@@ -157,9 +157,9 @@ impl FileProgress {
         Counter { progress: self.clone(), counted: Arc::default() }
     }
 
-    pub(super) fn ends(&self, whole: bool) {
+    pub(super) fn finish(&self, is_complete: bool) {
         if let Some((bar, total)) = &self.bars {
-            if whole {
+            if is_complete {
                 let rest = bar.length().unwrap_or(0).saturating_sub(bar.position());
                 total.inc(rest);
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::disk::DiskStore;
-use wharfinger_stores::{BlobError, StoreConfig, BlobStore};
+use wharfinger_stores::{BlobError, BlobStore, StoreConfig};
 
 use super::super::{Failure, failed};
 use crate::config::{Flags, ForeignBucket, foreign_bucket};

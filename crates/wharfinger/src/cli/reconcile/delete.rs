@@ -88,18 +88,18 @@ fn reason(arguments: &Arguments, state: &State, mark: Option<String>) -> Option<
             "{count} keys of the list do not begin with --strip-prefix, and their objects would go"
         ));
     }
-    if list.is_open {
+    if list.lacks_final_newline {
         return Some(format!(
             "the list's last line does not end: it may have been cut off. If it is whole, end it, and say when it was \
              made: --as-of {}",
             rfc3339(list.as_of)
         ));
     }
-    if list.over_lines > 0 {
+    if list.multiline_rows > 0 {
         return Some(format!(
             "{} rows of the list go over several lines: if a quote is missing there, keys were lost. Make a list of keys \
              alone, separated by NUL (--null)",
-            list.over_lines
+            list.multiline_rows
         ));
     }
     if let (false, Some(kept), Some(orphan)) = (list.is_dated, totals.newest_kept, totals.newest_orphan)
@@ -216,7 +216,7 @@ pub(super) async fn run(
     orphans.seek(io::SeekFrom::Start(at.offset)).map_err(failed)?;
     let mut orphans = BufReader::new(orphans);
     let mut keys = Known::open(&state.keys()).map_err(failed)?;
-    let batch_max = bucket.store.caps().delete_batch_max.clamp(1, BATCH_MAX);
+    let batch_max = bucket.store.capabilities().delete_batch_max.clamp(1, BATCH_MAX);
     let all = state.at.totals.orphans.objects.max(1);
     let mut done = at.done();
     let begun_before = at.begun;
@@ -243,7 +243,7 @@ pub(super) async fn run(
             return Err(Failure::Failed(format!("the store does not answer ({away})")));
         }
         at.offset = offset;
-        at.keeps_versions |= !arguments.all_versions && bucket.store.caps().versioned;
+        at.keeps_versions |= !arguments.all_versions && bucket.store.capabilities().versioned;
         done += outcomes.len() as u64;
         for (orphan, outcome) in outcomes {
             at.count(&orphan, &outcome);
@@ -385,7 +385,7 @@ impl Deleting<'_> {
             .collect()
             .await;
         let seen: Vec<Seen> = looked.iter().filter_map(|(_, looked)| looked.as_ref().ok().cloned()).collect();
-        let mut answers = self.bucket.store.delete_seen(&seen, self.with_older).await.into_iter();
+        let mut answers = self.bucket.store.delete_if_unchanged(&seen, self.with_older).await.into_iter();
         let outcomes = looked.into_iter().map(|(orphan, looked)| {
             let outcome = match looked {
                 Err(outcome) => outcome,

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_reconcile::{Entry, Sorted, Sorter, bare, percent_decoded};
 use wharfinger_stores::key_sources::inventory::Inventory;
-use wharfinger_stores::key_sources::{Column, ListFormat, Passed, SourceError, read_list, read_query};
+use wharfinger_stores::key_sources::{Column, ListFormat, ReadStats, SourceError, read_list, read_query};
 
 use super::super::{Failure, failed};
 use super::bucket::{Bucket, without_address};
@@ -50,9 +50,9 @@ pub(super) struct KeyList {
     /// Rows without a key.
     pub(super) skipped: u64,
     /// The last line has no end.
-    pub(super) is_open: bool,
+    pub(super) lacks_final_newline: bool,
     /// Rows of CSV that go over several lines: because of their quotes, or because of one that is missing.
-    pub(super) over_lines: u64,
+    pub(super) multiline_rows: u64,
     /// Whether somebody has said when it was made.
     pub(super) is_dated: bool,
     /// When it was made, by the store's clock.
@@ -233,7 +233,7 @@ impl Reading<'_> {
                 }
             }
         };
-        let passed: Result<Passed, SourceError> = match source {
+        let passed: Result<ReadStats, SourceError> = match source {
             Source::File { format, .. } => match file {
                 Some((path, file)) => {
                     as_of = as_of.min(made_at(file, bucket.store.now()).unwrap_or(as_of));
@@ -259,15 +259,15 @@ impl Reading<'_> {
         let passed = passed.map_err(failed)?;
         let Sorted { entries, duplicates, .. } =
             tokio::task::block_in_place(|| sorter.finish(&state.keys())).map_err(failed)?;
-        let Passed { skipped, is_open, over_lines } = passed;
+        let ReadStats { skipped, lacks_final_newline, multiline_rows } = passed;
         Ok(KeyList {
             entries,
             duplicates,
             outside,
             unstripped,
             skipped,
-            is_open,
-            over_lines,
+            lacks_final_newline,
+            multiline_rows,
             is_dated,
             as_of,
         })
@@ -290,7 +290,7 @@ fn read_file(
     file: &File,
     format: &ListFormat,
     sink: &mut (dyn FnMut(Entry) -> io::Result<()> + Send),
-) -> Result<Result<Passed, SourceError>, Failure> {
+) -> Result<Result<ReadStats, SourceError>, Failure> {
     let stamp = || {
         let stamp = file.metadata().and_then(|meta| Ok((meta.len(), meta.modified()?)));
         stamp.map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
@@ -320,7 +320,7 @@ pub(super) async fn read_inventory(
     of_bucket: Option<&str>,
     state: &State,
     sink: &mut (dyn FnMut(Entry) -> io::Result<()> + Send),
-) -> Result<(Option<UnixMs>, Result<Passed, SourceError>), Failure> {
+) -> Result<(Option<UnixMs>, Result<ReadStats, SourceError>), Failure> {
     let file = local_manifest(manifest);
     let place = match file.is_none() {
         true => {

@@ -170,7 +170,7 @@ impl<'s> Report<'s> {
         note(list.outside, "keys of the list lie outside and were left out");
         note(list.unstripped, "keys of the list do not begin with --strip-prefix and were left out");
         note(list.skipped, "rows of the list were without a key");
-        note(list.over_lines, "rows of the list go over several lines: is a quote missing?");
+        note(list.multiline_rows, "rows of the list go over several lines: is a quote missing?");
         note(totals.folders, "empty objects stand for folders and were left alone");
         note(totals.resized.objects, "objects have another size than the list says");
         if totals.missing > 0

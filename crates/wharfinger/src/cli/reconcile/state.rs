@@ -302,8 +302,8 @@ impl Checkpoint {
             outside: 0,
             unstripped: 0,
             skipped: 0,
-            is_open: false,
-            over_lines: 0,
+            lacks_final_newline: false,
+            multiline_rows: 0,
             is_dated: false,
             as_of: begun_at,
         };

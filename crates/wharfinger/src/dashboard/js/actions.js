@@ -134,9 +134,8 @@ export function reportLine(result) {
   return shown.map(([name, value]) => `${spaced(name)}: ${text(value, name)}`).join(", ") || "nothing to do";
 }
 
-const runSweep = (sweep, isDryRun, kind) => actionButton({
-  key: `${isDryRun ? "dry-run" : "run"}-${sweep.name}`, label: isDryRun ? "Dry run" : "Run now", kind,
-  describe: `${isDryRun ? "Dry run" : "Run now"}: ${sweep.name}`,
+const runSweep = (sweep, isDryRun, kind, label) => actionButton({
+  key: `${isDryRun ? "dry-run" : "run"}-${sweep.name}`, label, kind, describe: `${label}: ${sweep.name}`,
   dialog: isDryRun
     ? { title: `Start a dry run of ${sweep.name}?`, text: ["A dry run checks everything and changes nothing. It reports what a real run would do."], confirmLabel: "Start dry run" }
     : { title: `Run ${sweep.name} now?`, text: [sweep.meaning, "This is a real run, like a run on schedule. Objects that it deletes cannot be restored."], confirmLabel: "Run now" },
@@ -148,8 +147,8 @@ const runSweep = (sweep, isDryRun, kind) => actionButton({
     return { text, detail: outcome.error ?? `${isDryRun ? "A real run would report: " : ""}${reportLine(outcome.result)}`, isBad: Boolean(outcome.error) };
   },
 });
-export const runNow = (sweep, kind = "") => runSweep(sweep, false, kind);
-export const dryRun = (sweep) => runSweep(sweep, true, "quiet");
+export const runNow = (sweep, kind = "", label = "Run now") => runSweep(sweep, false, kind, label);
+export const dryRun = (sweep) => runSweep(sweep, true, "quiet", "Dry run");
 
 export const setLimit = (quota, kind = "") => actionButton({
   key: `limit-${quota.tenant}`, label: "Set limit", describe: `Set limit of ${quota.tenant}`, kind,

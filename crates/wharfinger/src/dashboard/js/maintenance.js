@@ -37,7 +37,7 @@ export function orphansSection() {
   const report = live.orphans;
   if (!report) return section("orphans", "Orphans", loading("orphans"));
   const { orphanBlobs, abandonedUploads, missingBlobs } = report;
-  const sweep = isOperator() && runNow({ name: "orphan-cleanup", meaning: sweepMeaning("orphan-cleanup") }, "");
+  const sweep = isOperator() && runNow({ name: "orphan-cleanup", meaning: sweepMeaning("orphan-cleanup") }, "", "Scan and clean up now");
   return section("orphans", "Orphans", [
     h("dl", { class: "figures" },
       figure("Objects without a file", number(orphanBlobs.count), bytes(orphanBlobs.totalSize), orphanBlobs.count ? "warn" : ""),

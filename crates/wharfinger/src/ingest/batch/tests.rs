@@ -1,4 +1,4 @@
-//! The threads that write and pack events, by themselves.
+//! Tests of the threads that write and compress events.
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -7,7 +7,7 @@ use super::*;
 struct Bench {
     folder: tempfile::TempDir,
     inbox: Sender<Message>,
-    packed: UnboundedReceiver<Packed>,
+    packed: UnboundedReceiver<PackedBatch>,
     budget: MemoryBudget,
 }
 
@@ -26,22 +26,22 @@ fn bench() -> Bench {
         clock: Clock::manual(1_000_000),
         budget: budget.clone(),
         counter: 1,
-        under_way: Arc::default(),
+        in_flight: Arc::default(),
     };
     let inbox = start(options, 1, sender).expect("threads");
     Bench { folder, inbox, packed, budget }
 }
 
-fn piece(text: &str, events: usize) -> Piece {
-    Piece { lines: format!("{text}\n").into_bytes(), events }
+fn piece(text: &str, events: usize) -> LineBatch {
+    LineBatch { lines: format!("{text}\n").into_bytes(), events }
 }
 
 impl Bench {
-    fn append(&self, pieces: Vec<Piece>) -> Result<Result<(), NotTaken>, oneshot::error::RecvError> {
-        let mut hold = self.budget.hold();
-        assert!(hold.grow(pieces.iter().map(|piece| piece.lines.len()).sum()));
+    fn append(&self, pieces: Vec<LineBatch>) -> Result<Result<(), IngestError>, oneshot::error::RecvError> {
+        let mut reservation = self.budget.reservation();
+        assert!(reservation.grow(pieces.iter().map(|piece| piece.lines.len()).sum()));
         let (sender, answer) = oneshot::channel();
-        let append = Append { pieces, hold, answer: Answer::WhenOnDisk(sender) };
+        let append = Append { pieces, reservation, waiter: Waiter::OnDisk(sender) };
         self.inbox.send(Message::Append(append)).expect("the thread lives");
         answer.blocking_recv()
     }
@@ -64,7 +64,7 @@ impl Bench {
 }
 
 #[test]
-fn a_body_of_several_batches_is_taken_whole() {
+fn a_body_of_several_batches_is_accepted_completely() {
     let mut bench = bench();
     assert!(bench.append(vec![piece("a", 1)]).expect("an answer").is_ok());
     let three = vec![piece("b", 2), piece("c", 2), piece("d", 1)];
@@ -74,49 +74,49 @@ fn a_body_of_several_batches_is_taken_whole() {
     assert_eq!(bench.budget.free_bytes(), 1 << 20);
 }
 
-/// Its beginning was on disk already when its end met a disk that takes no more.
+/// Its first batches are already on disk when writing the last one fails.
 #[test]
-fn a_body_whose_end_cannot_be_written_is_refused_whole() {
+fn a_body_whose_end_cannot_be_written_is_rejected_completely() {
     let mut bench = bench();
     assert!(bench.append(vec![piece("a", 1)]).expect("an answer").is_ok());
     let before = bench.files();
     let [first] = &before[..] else { panic!("{before:?}") };
-    // The third batch from now cannot be made: something else has its name.
+    // The third batch from now cannot be created: a folder has its name.
     let third = BatchName::new(1_000, "i", 4).to_string();
     let third = third.strip_suffix(".gz").expect("a packed name");
     std::fs::create_dir(first.with_file_name(third)).expect("an obstacle");
     let five = vec![piece("b", 2), piece("c", 2), piece("d", 2)];
     assert!(bench.append(five).expect("an answer").is_err());
     assert_eq!(bench.files(), before, "nothing of it is left on disk");
-    assert!(bench.append(vec![piece("e", 1)]).expect("an answer").is_ok(), "others go on");
+    assert!(bench.append(vec![piece("e", 1)]).expect("an answer").is_ok(), "other bodies are accepted");
     assert_eq!(bench.batches(), [1, 1]);
     assert_eq!(bench.budget.free_bytes(), 1 << 20);
 }
 
 #[test]
-fn the_writer_goes_on_after_a_panic() {
+fn the_writer_continues_after_a_panic() {
     let mut bench = bench();
     assert!(bench.append(vec![piece("a", 1)]).expect("an answer").is_ok());
     // A count that overflows when it is added.
-    assert!(bench.append(vec![piece("b", usize::MAX)]).is_err(), "not answered for");
+    assert!(bench.append(vec![piece("b", usize::MAX)]).is_err(), "not acknowledged");
     assert!(bench.append(vec![piece("c", 1)]).expect("an answer").is_ok());
     assert_eq!(bench.batches(), [1, 1]);
 }
 
 #[test]
-fn a_packer_goes_on_after_a_panic() {
+fn a_packer_continues_after_a_panic() {
     let (closed, to_pack) = channel();
     let (sender, mut packed) = unbounded_channel();
     let budget = MemoryBudget::new(1_000);
     for n in 1..=2 {
-        let batch = Closed {
+        let batch = ClosedBatch {
             name: BatchName::new(n, "i", 1),
             lines: b"{}\n".to_vec(),
             events: 1,
             segment: None,
-            tickets: Vec::new(),
-            hold: budget.hold(),
-            under_way: UnderWay::one_more(&Arc::default()),
+            acks: Vec::new(),
+            reservation: budget.reservation(),
+            in_flight: InFlight::new(&Arc::default()),
         };
         closed.send(batch).expect("taken");
     }
@@ -127,7 +127,7 @@ fn a_packer_goes_on_after_a_panic() {
         assert_ne!(calls, 1, "the first one panics");
         vec![calls]
     });
-    let packed: Vec<Packed> = std::iter::from_fn(|| packed.try_recv().ok()).collect();
+    let packed: Vec<PackedBatch> = std::iter::from_fn(|| packed.try_recv().ok()).collect();
     assert_eq!(packed.len(), 2);
     assert_eq!(packed[0].gz, Packer::default().pack(b"{}\n"));
     assert_eq!(&packed[1].gz[..], [2]);

@@ -191,7 +191,7 @@ async fn scan(
             "too many orphans, nothing is deleted"
         );
         or_taken_over(lease.catalog.end_scan(&scanned.id, Some(why.clone()), core.clock.now()).await)?;
-        core.wakeups.notice.notify_one();
+        core.wakeups.notification.notify_one();
         outcome.stopped = Some(why);
         return Ok(outcome);
     }

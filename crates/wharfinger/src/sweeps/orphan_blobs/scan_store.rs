@@ -119,7 +119,7 @@ async fn reload_position(
 }
 
 /// A scan in an unexpected state was taken over by another process.
-pub(super) fn ours<T>(outcome: Result<T, CatalogError>) -> Result<T, VerbError> {
+pub(super) fn or_taken_over<T>(outcome: Result<T, CatalogError>) -> Result<T, VerbError> {
     outcome.map_err(|error| match error {
         CatalogError::Stale => VerbError::TakenOver,
         other => other.into(),

@@ -22,7 +22,7 @@ fn expect_named(url: &str, said: &[&str]) {
     let last = started.stderr.lines().last().expect("a line");
     assert_eq!(started.stderr.lines().filter(|line| !line.starts_with('{')).count(), 1, "{started:?}");
     let doctor = Place::new().run_with(&[("WHARFINGER_DATABASE_URL", url), SECRET], &["doctor"]).expect(1);
-    let found = doctor.stdout.lines().find(|line| line.starts_with("WRONG")).expect("a finding");
+    let found = doctor.stdout.lines().find(|line| line.starts_with("FAIL")).expect("a finding");
     for text in [last, found] {
         assert!(text.contains("WHARFINGER_DATABASE_URL") && !text.contains("sesame"), "{text}");
         for word in said {

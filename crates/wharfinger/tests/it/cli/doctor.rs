@@ -74,7 +74,7 @@ fn what_is_broken_is_named_and_ends_with_one() {
         "{refused:?}"
     );
     let plain = place.run_with(&environment, &["doctor"]).expect(1);
-    assert!(plain.stdout.contains("WRONG") && plain.stdout.contains("not-a-folder"), "{plain:?}");
+    assert!(plain.stdout.contains("FAIL") && plain.stdout.contains("not-a-folder"), "{plain:?}");
     assert_eq!(plain.stderr.lines().count(), 1, "{plain:?}");
 
     std::fs::write(place.data().join("wharfinger.db"), b"this is no database at all").expect("a file");

@@ -78,7 +78,7 @@ fn what_a_good_store_enforces_is_said() {
     let ran = store.run(&place, &["doctor", "--json"]).expect(0);
     let (ok, detail) = said(&ran, "blobs");
     assert!(ok && detail.contains("enforces size, content type, create-only"), "{detail}");
-    assert!(detail.contains("left to confirm or the cleaner: checksum, the end of a file"), "{detail}");
+    assert!(detail.contains("confirm or a sweep checks the rest: checksum, the end of a file"), "{detail}");
 
     let served = place.serve(&store.environment());
     let ready = reqwest_get(&format!("{}/readyz", served.url));
@@ -86,7 +86,7 @@ fn what_a_good_store_enforces_is_said() {
     assert_eq!((blobs["kind"].as_str(), blobs["ok"].as_bool()), (Some("s3"), Some(true)), "{ready}");
     assert_eq!(blobs["enforces"], serde_json::json!(["size", "content type", "create-only"]));
     let ran = store.run(&place, &["doctor", "--json"]).expect(0);
-    assert_eq!(said(&ran, "store"), (true, "is this catalog's".to_owned()));
+    assert_eq!(said(&ran, "store"), (true, "belongs to this catalog".to_owned()));
 }
 
 fn reqwest_get(url: &str) -> Value {

@@ -70,7 +70,7 @@ async fn a_folder_is_uploaded_whole_and_a_second_time_not_at_all(database: Datab
     let place = Place::new();
     let wanted = odd_folder(&place);
     let first = put(&place, &server, &["folder"]).expect(0);
-    assert!(first.stdout.ends_with("13 uploaded, 0 there already, 0 failed\n"), "{}", first.stdout);
+    assert!(first.stdout.ends_with("13 uploaded, 0 unchanged, 0 failed\n"), "{}", first.stdout);
     assert_eq!(held(&env, &server).await, wanted);
 
     let again = put(&place, &server, &["folder", "--json"]).expect(0).json();
@@ -84,7 +84,7 @@ async fn a_folder_is_uploaded_whole_and_a_second_time_not_at_all(database: Datab
 
     place.write("folder/plain.txt", "PLAIN");
     let changed = put(&place, &server, &["folder"]).expect(0).stdout;
-    assert!(changed.ends_with("1 uploaded, 12 there already, 0 failed\n"), "{changed}");
+    assert!(changed.ends_with("1 uploaded, 12 unchanged, 0 failed\n"), "{changed}");
     assert_eq!(env.scalar("SELECT COUNT(*) FROM files").await, 14);
     assert_eq!(env.texts("SELECT status FROM upload_batches").await, ["completed"; 2]);
     oracle::all_is_healed(&env, &server).await;
@@ -164,7 +164,7 @@ async fn refusals_that_time_does_not_mend_are_not_tried_again() {
     place.write("b", "too much");
     let ran = put(&place, &server, &["a", "b", "--jobs", "1"]).expect(1);
     assert!(ran.stdout.contains("FAILED  b  403"), "{ran:?}");
-    assert!(ran.stdout.contains("1 uploaded, 0 there already, 1 failed"), "{ran:?}");
+    assert!(ran.stdout.contains("1 uploaded, 0 unchanged, 1 failed"), "{ran:?}");
     let expired = place.run(&["put", "a", "--server", &server.url, "--token", "x.y.z"]).expect(1);
     assert!(expired.stdout.contains("FAILED  a  401"), "{expired:?}");
     oracle::all_is_healed(&env, &server).await;
@@ -181,7 +181,7 @@ async fn two_files_that_are_the_same_to_the_server_are_both_well() {
     }
     // Named one by one they have no folder to tell them apart, and go the same way at the same time.
     let ran = put(&place, &server, &["a/name", "b/name", "c/name"]).expect(0);
-    assert!(ran.stdout.ends_with("1 uploaded, 2 there already, 0 failed\n"), "{ran:?}");
+    assert!(ran.stdout.ends_with("1 uploaded, 2 unchanged, 0 failed\n"), "{ran:?}");
     assert_eq!(held(&env, &server).await.into_keys().collect::<Vec<_>>(), ["name"]);
     oracle::all_is_healed(&env, &server).await;
 }

@@ -101,11 +101,11 @@ impl Scene {
 
     /// How many parts of the one unfinished upload the store has.
     async fn parts(&self) -> usize {
-        let parts = self.server.app.core.blobs.in_parts().expect("S3 takes parts");
-        let Some(upload) = parts.unfinished("").next().await else { return 0 };
+        let parts = self.server.app.core.blobs.multipart().expect("S3 takes parts");
+        let Some(upload) = parts.list_unfinished("").next().await else { return 0 };
         let upload = upload.expect("listed");
         let key = ObjectKey::parse(&upload.key).expect("a key");
-        parts.parts(&key, &upload.upload_id).await.map_or(0, |parts| parts.len())
+        parts.list_parts(&key, &upload.upload_id).await.map_or(0, |parts| parts.len())
     }
 
     /// An upload in its midst, by connections that die in the middle of their third part. Whoever watches may be held

@@ -77,7 +77,7 @@ async fn counters_that_are_off_are_found_and_made_exact() {
     let spoil = "UPDATE quotas SET used_bytes = 1234 WHERE tenant_id = 'acme'";
     sqlx::query(spoil).execute(&mut connection).await.expect("spoiled");
     let told = place.run(&["doctor"]).expect(1);
-    assert!(told.stdout.contains("WRONG") && told.stdout.contains("acme"), "{told:?}");
+    assert!(told.stdout.contains("FAIL") && told.stdout.contains("acme"), "{told:?}");
     assert!(told.stdout.contains("wharfinger quota sync"), "it says how to mend it: {told:?}");
 
     let synced = place.run(&["quota", "sync", "--json"]).expect(0).json();

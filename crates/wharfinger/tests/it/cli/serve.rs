@@ -32,10 +32,10 @@ fn the_greeting_can_be_pasted_and_works() {
     let shell = shell(&script).current_dir(elsewhere.path()).output().expect("sh runs");
     let (out, err) = (String::from_utf8_lossy(&shell.stdout), String::from_utf8_lossy(&shell.stderr));
     assert!(shell.status.success(), "{out}\n{err}\n{script}");
-    assert!(out.contains("\"status\":\"ready\"") && out.ends_with("hello, wharf\n"), "{out}");
+    assert!(out.contains("\"status\":\"ready\"") && out.ends_with("hello, world\n"), "{out}");
 
     // The other way it names, in the folder of the server and at its address.
-    place.write("hello.txt", "hello, wharf\n");
+    place.write("hello.txt", "hello, world\n");
     let environment = [("WHARFINGER_LISTEN", served.address())];
     let put = place.run_with(&environment, &["put", "hello.txt"]).expect(0);
     assert!(put.stdout.contains("1 uploaded"), "{put:?}");

@@ -60,7 +60,7 @@ fn urls_that_are_none() {
 #[test]
 fn a_redis_that_is_away() {
     let url = format!("redis://:sesame@{NOBODY}/0");
-    is_done_without("quota", &[(QUOTA, &url)], &["does not answer", "the database lets uploads in"]);
+    is_done_without("quota", &[(QUOTA, &url)], &["does not answer", "the database admits uploads"]);
     stops_the_start("quota", &[(QUOTA, &url), ("QUOTA_WITHOUT_REDIS", "refuse")], &["does not answer"]);
 }
 
@@ -111,7 +111,7 @@ fn a_redis_that_takes_no_writes() {
 #[test]
 fn a_broker_that_is_away() {
     let url = format!("amqp://guest:sesame@{NOBODY}");
-    is_done_without("broker", &[(BROKER, &url)], &[BROKER, "polled for in the database"]);
+    is_done_without("broker", &[(BROKER, &url)], &[BROKER, "the database is polled"]);
     let place = Place::new();
     let ran = place.run_with(&[(BROKER, &url)], &["migrate"]).expect(1);
     assert!(ran.stderr.contains(BROKER) && !ran.stderr.contains("sesame"), "{ran:?}");

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger::checks::messages::{self, Broker};
 use wharfinger::worker::Supervisor;
 use wharfinger_catalog::Destination;
-use wharfinger_engines::rabbitmq::Delayed;
+use wharfinger_engines::rabbitmq::DelayedMessage;
 
 use crate::oracle;
 use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
@@ -101,8 +101,10 @@ async fn a_check_that_comes_twice_is_run_once(database: Database) {
     assert_eq!(jobs.len(), 10);
     env.advance(WINDOW_MS + GRACE_MS);
     for _ in 0..3 {
-        let messages: Vec<_> =
-            jobs.iter().map(|job| Delayed { id: job.clone(), body: job.clone(), delay_ms: 0 }).collect();
+        let messages: Vec<_> = jobs
+            .iter()
+            .map(|job| DelayedMessage { id: job.clone(), body: job.clone(), delay_ms: 0 })
+            .collect();
         for outcome in broker.publish_delayed(&messages).await {
             outcome.expect("published");
         }
@@ -122,8 +124,8 @@ async fn what_names_no_job_goes_to_the_dead_letters(database: Database) {
     let server = env.start().await;
     let _consumer = consume(&server);
     let broker = &server.app.broker.as_ref().expect("a broker").rabbit;
-    let nonsense = Delayed { id: "n".into(), body: "no job at all".into(), delay_ms: 0 };
-    let gone = Delayed { id: "g".into(), body: uuid_of_nobody(), delay_ms: 0 };
+    let nonsense = DelayedMessage { id: "n".into(), body: "no job at all".into(), delay_ms: 0 };
+    let gone = DelayedMessage { id: "g".into(), body: uuid_of_nobody(), delay_ms: 0 };
     for outcome in broker.publish_delayed(&[nonsense, gone]).await {
         outcome.expect("published");
     }
@@ -187,9 +189,9 @@ async fn a_broker_that_is_lost_costs_time_and_nothing_else() {
     messages::relay(&server.app.core, broker_of(&server)).await.expect("tried");
     assert_eq!(waiting(&server).await, 1, "it waits");
     me.get("/readyz").await.expect(200);
-    // While it is away it is polled for, without a grace.
+    // While the broker is away, the poller runs every check that is due.
     let broker = server.app.broker.as_ref().expect("a broker");
-    assert_eq!(broker.slack_ms(), 0);
+    assert_eq!(broker.delivery_grace_ms(), 0);
     env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
     for file in [&wiped, &unsent] {
@@ -201,7 +203,7 @@ async fn a_broker_that_is_lost_costs_time_and_nothing_else() {
     env.advance(WINDOW_MS + GRACE_MS - 1_000);
     rabbit.start_again().expect("started");
     eventually("the broker is back", async || {
-        late.app.broker.as_ref().expect("a broker").look_after().await;
+        late.app.broker.as_ref().expect("a broker").check_connection().await;
         // What could not be published waits by this clock.
         env.advance(10);
         messages::relay(&late.app.core, broker_of(&late)).await.expect("published");

@@ -87,7 +87,7 @@ async fn doctor_says_so_and_enables_it_again() {
     assert!(!log.contains("hush-hush") && !log.contains("MfKQ"), "neither the path nor the secret: {log}");
 
     let ran = place.run_with(&environment, &["doctor"]).expect(1);
-    assert!(ran.stdout.contains("WRONG webhook"), "{ran:?}");
+    assert!(ran.stdout.contains("FAIL webhook"), "{ran:?}");
     assert!(ran.stdout.contains("--enable-webhook") && !ran.stdout.contains("hush-hush"), "{ran:?}");
     place.run_with(&environment, &["doctor", "--enable-webhook"]).expect(0);
     place.run_with(&environment, &["doctor"]).expect(0);

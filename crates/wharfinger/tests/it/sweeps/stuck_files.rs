@@ -186,7 +186,10 @@ async fn retries_are_used_up_and_everybody_hears_of_it(database: Database) {
     assert_eq!(letters["jobs"][0]["lastError"], "its job was missing");
     server.settle().await;
     let texts: Vec<Value> = slack.got().iter().map(|got| got.body["text"].clone()).collect();
-    assert_eq!(texts, [json!(format!("Wharfinger: lost of tenant t failed permanently: {why} (file {file})"))]);
+    assert_eq!(
+        texts,
+        [json!(format!("Wharfinger: lost of tenant t failed permanently: {why} (file {file})"))]
+    );
     assert_eq!(swept(&server).await, Outcome::default());
 
     // Once the cause is mended, a person sends it through.

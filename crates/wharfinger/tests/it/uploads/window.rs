@@ -265,14 +265,14 @@ async fn a_large_rescue_holds_up_nobody() {
     server.put_bytes(&small, b"bytes").await.expect(200);
     let status = async |grant: &Value| server.me().file(&id(grant)).await["status"].clone();
     env.advance(2 * 3_600_000);
-    upload_window::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core)).await.expect("a sweep");
+    upload_window::run(&server.app.uploads, &SweepLease::unleased(&server.app.core)).await.expect("a sweep");
     assert_eq!(status(&small).await, "ready");
     assert_eq!(status(&large).await, "registered", "its sum is not known yet");
     while server.app.uploads.checksums.reading() > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     env.advance(61_000);
-    upload_window::run(&server.app.uploads, &SweepLease::by_hand(&server.app.core)).await.expect("a sweep");
+    upload_window::run(&server.app.uploads, &SweepLease::unleased(&server.app.core)).await.expect("a sweep");
     assert_eq!(status(&large).await, "ready");
 }
 

@@ -9,7 +9,7 @@ use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 use tokio_util::sync::CancellationToken;
 use wharfinger::core::VerbError;
 use wharfinger::sweeps::orphan_blobs::run_with;
-use wharfinger::sweeps::{ManualRun, LEASE_MS, SweepRunError, Sweep, SweepLease, run_now};
+use wharfinger::sweeps::{LEASE_MS, ManualRun, Sweep, SweepLease, SweepRunError, run_now};
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{Fence, SweepClaim, SweepClaimOutcome};
 
@@ -183,15 +183,20 @@ async fn two_sweepers_handle_each_orphan_once(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
     living(&env).await;
     plant_orphans(&env);
-    let (one, other) =
-        (env.start_with(Faults::every_nth("delete", 1)).await, env.start_with(Faults::every_nth("delete", 1)).await);
+    let (one, other) = (
+        env.start_with(Faults::every_nth("delete", 1)).await,
+        env.start_with(Faults::every_nth("delete", 1)).await,
+    );
     let manual = ManualRun::default();
     let run = async |server: &TestApp| run_now(&server.app.uploads, Sweep::OrphanCleanup, &manual).await;
     for _ in 0..3 {
         let (a, b) = tokio::join!(run(&one), run(&other));
         assert!(a.is_ok() || b.is_ok(), "{a:?} {b:?}");
         for outcome in [a, b] {
-            assert!(matches!(outcome, Ok(_) | Err(SweepRunError::Busy { .. })), "the other is at it: {outcome:?}");
+            assert!(
+                matches!(outcome, Ok(_) | Err(SweepRunError::Busy { .. })),
+                "the other is at it: {outcome:?}"
+            );
         }
         assert_eq!(orphans_left(&env), ORPHANS, "no delete was carried out");
     }

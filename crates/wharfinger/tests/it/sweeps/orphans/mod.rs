@@ -23,11 +23,21 @@ const HOUR_MS: i64 = 3_600_000;
 const UNLIMITED: (&str, &str) = ("ORPHAN_DELETE_LIMIT_PERCENT", "0");
 
 /// Few objects make many pages, entries and ranges.
-const SMALL: ScanOptions =
-    ScanOptions { objects_per_page: 2, pages_per_checkpoint: 2, ranges_per_folder_max: 3, ranges_at_once: 2, pause: NO_PAUSE };
+const SMALL: ScanOptions = ScanOptions {
+    objects_per_page: 2,
+    pages_per_checkpoint: 2,
+    ranges_per_folder_max: 3,
+    ranges_at_once: 2,
+    pause: NO_PAUSE,
+};
 /// A page is an entry, one after the other: slow enough for something to happen meanwhile.
-const SLOW: ScanOptions =
-    ScanOptions { objects_per_page: 1, pages_per_checkpoint: 1, ranges_per_folder_max: 1, ranges_at_once: 1, pause: NO_PAUSE };
+const SLOW: ScanOptions = ScanOptions {
+    objects_per_page: 1,
+    pages_per_checkpoint: 1,
+    ranges_per_folder_max: 1,
+    ranges_at_once: 1,
+    pause: NO_PAUSE,
+};
 const NO_PAUSE: Backoff = Backoff { base_ms: 1, cap_ms: 1 };
 
 async fn try_scan(server: &TestApp) -> Result<Outcome, VerbError> {

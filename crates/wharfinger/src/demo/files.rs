@@ -1,54 +1,54 @@
-//! What is uploaded: small documents of every kind that the pipeline reads, and some that it cannot.
+//! The files that the demo uploads: small documents of several types that the pipeline can read, and some that it cannot.
 
 use rand::Rng as _;
 use rand::seq::IndexedRandom as _;
 
 const WORDS: [&str; 40] = [
-    "anchor",
-    "berth",
-    "bill",
-    "bollard",
-    "cargo",
-    "chart",
-    "container",
-    "crane",
-    "crate",
-    "customs",
-    "dock",
+    "account",
+    "address",
+    "agenda",
+    "annual",
+    "archive",
+    "audit",
+    "balance",
+    "budget",
+    "catalog",
+    "checklist",
+    "client",
+    "contract",
+    "customer",
+    "delivery",
+    "design",
     "draft",
-    "ferry",
-    "freight",
-    "harbour",
-    "hold",
-    "hull",
+    "estimate",
+    "expense",
+    "forecast",
+    "guide",
+    "inventory",
     "invoice",
-    "jetty",
-    "keel",
-    "quota_context",
-    "lighter",
-    "manifest",
-    "mooring",
-    "packet",
-    "pier",
-    "pilot",
-    "port",
-    "quay",
+    "letter",
+    "manual",
+    "meeting",
+    "memo",
+    "minutes",
+    "office",
+    "order",
+    "payment",
+    "plan",
+    "policy",
+    "price",
+    "product",
+    "project",
     "receipt",
-    "sailor",
-    "seal",
-    "ship",
-    "stevedore",
-    "totals",
-    "tide",
-    "tonnage",
-    "tug",
-    "warehouse",
-    "wharf",
+    "report",
+    "schedule",
+    "summary",
+    "survey",
 ];
-/// The test file that every scanner knows, in two pieces: this program is not to be taken for it.
+/// The EICAR test file in two parts, so that scanners do not report this program as infected.
 const TEST_VIRUS: [&str; 2] = ["X5O!P%@AP[4\\PZX54(P^)7CC)7}$EICAR-STAND", "ARD-ANTIVIRUS-TEST-FILE!$H+H*"];
 
-pub struct Crate {
+pub struct DemoFile {
     pub name: String,
     pub content_type: &'static str,
     pub bytes: Vec<u8>,
@@ -65,22 +65,22 @@ fn name(kind: &str) -> String {
     format!("{}-{number}.{kind}", words(2).replace(' ', "-"))
 }
 
-/// A document that can be read to its end.
-pub fn document() -> Crate {
+/// A document that the pipeline can process.
+pub fn document() -> DemoFile {
     let paragraphs: Vec<String> = (0..rand::rng().random_range(2..30)).map(|_| words(40)).collect();
     match rand::rng().random_range(0..4) {
-        0 => Crate {
+        0 => DemoFile {
             name: name("md"),
             content_type: "text/markdown",
             bytes: format!("# {}\n\n{}\n", words(3), paragraphs.join("\n\n")).into_bytes(),
         },
-        1 => Crate {
+        1 => DemoFile {
             name: name("html"),
             content_type: "text/html",
             bytes: format!("<!doctype html><h1>{}</h1><p>{}</p>", words(3), paragraphs.join("</p><p>"))
                 .into_bytes(),
         },
-        2 => Crate {
+        2 => DemoFile {
             name: name("csv"),
             content_type: "text/csv",
             bytes: paragraphs
@@ -89,27 +89,29 @@ pub fn document() -> Crate {
                 .collect::<String>()
                 .into_bytes(),
         },
-        _ => {
-            Crate { name: name("txt"), content_type: "text/plain", bytes: paragraphs.join("\n").into_bytes() }
-        }
+        _ => DemoFile {
+            name: name("txt"),
+            content_type: "text/plain",
+            bytes: paragraphs.join("\n").into_bytes(),
+        },
     }
 }
 
-/// Calls itself a PDF, and is none: no attempt will help.
-pub fn torn() -> Crate {
+/// Not a valid PDF: each attempt to extract its text fails.
+pub fn broken_pdf() -> DemoFile {
     let bytes = format!("%PDF-1.7\n{}\n%%EOF", words(60)).into_bytes();
-    Crate { name: name("pdf"), content_type: "application/pdf", bytes }
+    DemoFile { name: name("pdf"), content_type: "application/pdf", bytes }
 }
 
-pub fn infected() -> Crate {
-    Crate {
+pub fn infected() -> DemoFile {
+    DemoFile {
         name: name("com"),
         content_type: "application/octet-stream",
         bytes: TEST_VIRUS.concat().into_bytes(),
     }
 }
 
-/// Larger than what most have left.
-pub fn bulky(bytes: usize) -> Crate {
-    Crate { name: name("bin"), content_type: "application/octet-stream", bytes: vec![b'.'; bytes] }
+/// A file of this size, to use up a quota.
+pub fn large(bytes: usize) -> DemoFile {
+    DemoFile { name: name("bin"), content_type: "application/octet-stream", bytes: vec![b'.'; bytes] }
 }
