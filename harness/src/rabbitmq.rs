@@ -148,13 +148,13 @@ impl RabbitMq {
 
     /// Has the server write down which queues there are, as it would by itself within seconds. Before
     /// that, a kill may cost a new quorum queue its messages, confirmed or not, and its leader for good.
-    pub fn settle(&self) -> Result<(), Error> {
+    pub fn flush_queue_metadata(&self) -> Result<(), Error> {
         self.ctl(&["eval", "ok = mnesia:sync_log(), [ok = dets:sync(Table) || Table <- dets:all()]."])
             .map(drop)
     }
 
     /// Kills the server and all its children at once, as a power cut would. What was confirmed comes
-    /// back, if its queue was [settled](Self::settle).
+    /// back, if its queue was [flushed](Self::flush_queue_metadata).
     pub fn kill(&mut self) -> Result<(), Error> {
         self.ours()?.server.kill()
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ReceivedRequest {
     pub method: String,
     /// With its query.
     pub path: String,
@@ -16,19 +16,19 @@ pub struct Asked {
 }
 
 /// Ends when it is dropped.
-pub struct Scripted {
+pub struct ScriptedServer {
     address: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<ReceivedRequest>>>,
     ended: Arc<AtomicBool>,
 }
 
-impl Scripted {
+impl ScriptedServer {
     /// What is answered may depend on the request and on how many came before it. It is written as it is, and
     /// then the connection is closed.
-    pub fn start(answer: impl Fn(&Asked, usize) -> Vec<u8> + Send + Sync + 'static) -> Scripted {
+    pub fn start(answer: impl Fn(&ReceivedRequest, usize) -> Vec<u8> + Send + Sync + 'static) -> ScriptedServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (asked, ended) = (Arc::<Mutex<Vec<Asked>>>::default(), Arc::<AtomicBool>::default());
+        let (asked, ended) = (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), Arc::<AtomicBool>::default());
         let (seen, is_over, answer) = (asked.clone(), ended.clone(), Arc::new(answer));
         thread::spawn(move || {
             while let Ok((mut stream, _)) = listener.accept() {
@@ -47,19 +47,19 @@ impl Scripted {
                 });
             }
         });
-        Scripted { address, asked, ended }
+        ScriptedServer { address, asked, ended }
     }
 
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
         self.asked.lock().expect("no test panics with it").clone()
     }
 }
 
-impl Drop for Scripted {
+impl Drop for ScriptedServer {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
         // Wakes the thread that accepts.
@@ -67,7 +67,7 @@ impl Drop for Scripted {
     }
 }
 
-fn read(stream: &mut TcpStream) -> Option<Asked> {
+fn read(stream: &mut TcpStream) -> Option<ReceivedRequest> {
     let mut raw = Vec::new();
     loop {
         let mut some = [0; 8_192];
@@ -80,13 +80,13 @@ fn read(stream: &mut TcpStream) -> Option<Asked> {
         let length: usize = length.and_then(|length| length.parse().ok()).unwrap_or(0);
         if raw.len() >= head.len() + 4 + length {
             let mut words = head.split(' ').map(str::to_owned);
-            return Some(Asked { method: words.next()?, path: words.next()?, raw });
+            return Some(ReceivedRequest { method: words.next()?, path: words.next()?, raw });
         }
     }
 }
 
 /// An answer of the usual shape.
-pub fn says(status: u16, content_type: &str, body: &str) -> Vec<u8> {
+pub fn response(status: u16, content_type: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!(
         "HTTP/1.1 {status} So\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\

@@ -46,7 +46,7 @@ fn what_was_confirmed_survives_a_kill_and_nothing_survives_wipe_or_drop() {
     for kind in KINDS {
         client.declare(kind, kind);
     }
-    rabbitmq.settle().expect("settled");
+    rabbitmq.flush_queue_metadata().expect("flushed");
     for kind in KINDS {
         client.publish(kind, "kept");
     }

@@ -57,7 +57,7 @@ impl StrictS3 {
     }
 
     /// Puts an object of somebody else, under any key whatever.
-    pub fn put_foreign(&self, bucket: &str, key: &str, bytes: &[u8]) {
+    pub fn insert_object(&self, bucket: &str, key: &str, bytes: &[u8]) {
         let object = bucket::Object::of(bytes.to_vec().into(), None);
         self.buckets.with(bucket, |bucket| bucket.objects.insert(key.to_owned(), object)).expect("a bucket");
     }

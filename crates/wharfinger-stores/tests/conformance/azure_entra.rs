@@ -43,16 +43,16 @@ fn delegation_key(request: &str) -> String {
 
 /// How often a token and a key were asked for.
 #[derive(Default)]
-struct Asked {
+struct ReceivedRequest {
     tokens: AtomicUsize,
     keys: AtomicUsize,
 }
 
 /// Answers what Entra and the service would, and passes all else on to Azurite.
-async fn stand_in(port: u16, secret: &'static str) -> (String, Arc<Asked>) {
+async fn stand_in(port: u16, secret: &'static str) -> (String, Arc<ReceivedRequest>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
-    let asked = Arc::new(Asked::default());
+    let asked = Arc::new(ReceivedRequest::default());
     let counted = asked.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -62,7 +62,7 @@ async fn stand_in(port: u16, secret: &'static str) -> (String, Arc<Asked>) {
     (address, asked)
 }
 
-async fn serve(mut stream: TcpStream, port: u16, secret: &'static str, asked: Arc<Asked>) {
+async fn serve(mut stream: TcpStream, port: u16, secret: &'static str, asked: Arc<ReceivedRequest>) {
     let mut bytes = vec![0; 64 * 1_024];
     let mut read = stream.read(&mut bytes).await.unwrap_or(0);
     if !bytes.starts_with(b"POST ") {
@@ -92,7 +92,7 @@ async fn serve(mut stream: TcpStream, port: u16, secret: &'static str, asked: Ar
     stream.write_all(format!("{head}{body}").as_bytes()).await.expect("answered");
 }
 
-async fn options(secret: &'static str) -> (AzureOptions, Arc<Asked>) {
+async fn options(secret: &'static str) -> (AzureOptions, Arc<ReceivedRequest>) {
     let (address, asked) = stand_in(harness::azurite::shared().port(), secret).await;
     let entra = EntraOptions {
         tenant_id: Some(TENANT.into()),

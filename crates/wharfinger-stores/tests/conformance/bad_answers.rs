@@ -13,7 +13,7 @@ use wharfinger_stores::s3::{S3Options, S3Store};
 use wharfinger_stores::{BlobError, BlobStore as _, MultipartStore as _, PartGrant, PutGrant, WriteMode};
 
 use super::bad_stores::every_call;
-use harness::scripted::{Asked, Scripted, says};
+use harness::scripted::{ReceivedRequest, ScriptedServer, response};
 
 use super::fixture::{LIFETIME, key, pin, put_signed, strict_options};
 use super::scripted_s3::{error, options_of, relayed, store, xml};
@@ -25,7 +25,7 @@ const PAGE: &str = "<!DOCTYPE html><html><body>Welcome to the proxy<br></body></
 #[tokio::test]
 async fn a_web_page_is_not_taken_for_an_answer() {
     for (status, words) in [(200, "AWS_ENDPOINT_URL"), (404, "AWS_ENDPOINT_URL")] {
-        let server = Scripted::start(move |_, _| says(status, "text/html", PAGE));
+        let server = ScriptedServer::start(move |_, _| response(status, "text/html", PAGE));
         let store = store(&server).await;
         for (call, error) in every_call(&store).await {
             assert!(error.is_retryable(), "{status}: {call}: {error}");
@@ -37,9 +37,9 @@ async fn a_web_page_is_not_taken_for_an_answer() {
 /// The same where keys are deleted one by one, for want of a bulk delete.
 #[tokio::test]
 async fn a_web_page_deletes_nothing() {
-    let server = Scripted::start(|asked, _| match asked.method.as_str() {
+    let server = ScriptedServer::start(|asked, _| match asked.method.as_str() {
         "POST" => error(501, "NotImplemented"),
-        _ => says(404, "text/html", PAGE),
+        _ => response(404, "text/html", PAGE),
     });
     let outcomes = store(&server).await.delete_many(&[key("uploads/t/u/f")]).await;
     assert!(matches!(outcomes[..], [Err(BlobError::Unavailable(_))]), "{outcomes:?}");
@@ -61,33 +61,33 @@ async fn listed(store: &S3Store) -> Result<Vec<String>, BlobError> {
 
 #[tokio::test]
 async fn a_busy_store_is_retried() {
-    let server = Scripted::start(|_, before| match before {
+    let server = ScriptedServer::start(|_, before| match before {
         0 | 1 => error(503, "SlowDown"),
         _ => xml(200, &listing(&["a", "b"], "")),
     });
     assert_eq!(listed(&store(&server).await).await.expect("in the end"), ["a", "b"]);
-    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.requests().len(), 3);
 }
 
 #[tokio::test]
 async fn a_store_that_stays_busy_is_unavailable() {
-    let server = Scripted::start(|_, _| error(503, "SlowDown"));
+    let server = ScriptedServer::start(|_, _| error(503, "SlowDown"));
     let error = listed(&store(&server).await).await.expect_err("busy");
     assert!(error.is_retryable() && error.to_string().contains("SlowDown"), "{error}");
-    assert_eq!(server.asked().len(), 3, "not for ever");
+    assert_eq!(server.requests().len(), 3, "not for ever");
 }
 
 /// A merge with the catalog would take living objects for orphans.
 #[tokio::test]
 async fn a_listing_out_of_order_is_an_error() {
     for keys in [["b", "a"], ["a", "a"]] {
-        let server = Scripted::start(move |_, _| xml(200, &listing(&keys, "")));
+        let server = ScriptedServer::start(move |_, _| xml(200, &listing(&keys, "")));
         let error = listed(&store(&server).await).await.expect_err("out of order");
         assert!(matches!(error, BlobError::Refused(_)), "{error}");
         assert!(error.to_string().contains("in the order of their bytes"), "{error}");
     }
     // Each page sorted, and the second before the first.
-    let server = Scripted::start(|_, before| {
+    let server = ScriptedServer::start(|_, before| {
         let more = "<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>";
         xml(200, &if before == 0 { listing(&["c", "d"], more) } else { listing(&["a", "b"], "") })
     });
@@ -98,7 +98,7 @@ async fn a_listing_out_of_order_is_an_error() {
 #[tokio::test]
 async fn a_truncated_listing_without_a_marker_is_an_error() {
     let cut = "<IsTruncated>true</IsTruncated>";
-    let server = Scripted::start(move |asked, _| {
+    let server = ScriptedServer::start(move |asked, _| {
         let versioning = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
         match asked.path.as_str() {
             path if path.contains("versioning") => xml(200, versioning),
@@ -152,7 +152,7 @@ fn deleted(names: &[&str], errors: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_successful_bulk_delete_can_contain_errors() {
-    let server = Scripted::start(|_, _| {
+    let server = ScriptedServer::start(|_, _| {
         let error = |name: &str, code: &str| {
             format!("<Error><Key>uploads/t/u/{name}</Key><Code>{code}</Code><Message>No.</Message></Error>")
         };
@@ -167,7 +167,7 @@ async fn a_successful_bulk_delete_can_contain_errors() {
 
 #[tokio::test]
 async fn a_key_missing_in_the_answer_is_not_deleted() {
-    let server = Scripted::start(|_, _| deleted(&["a", "c"], ""));
+    let server = ScriptedServer::start(|_, _| deleted(&["a", "c"], ""));
     let outcomes = store(&server).await.delete_many(&three()).await;
     let [Ok(()), Err(BlobError::Unavailable(why)), Ok(())] = &outcomes[..] else { panic!("{outcomes:?}") };
     assert!(why.contains("passes over this key"), "{why}");
@@ -176,7 +176,7 @@ async fn a_key_missing_in_the_answer_is_not_deleted() {
 #[tokio::test]
 async fn a_store_without_bulk_delete_deletes_one_by_one() {
     for refusal in [(501, "NotImplemented"), (405, "MethodNotAllowed")] {
-        let server = Scripted::start(move |asked, _| match (asked.method.as_str(), asked.path.as_bytes()) {
+        let server = ScriptedServer::start(move |asked, _| match (asked.method.as_str(), asked.path.as_bytes()) {
             ("POST", _) => error(refusal.0, refusal.1),
             (_, path) if path.starts_with(b"/bucket/uploads/t/u/b") => error(403, "AccessDenied"),
             _ => b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_vec(),
@@ -186,7 +186,7 @@ async fn a_store_without_bulk_delete_deletes_one_by_one() {
             let outcomes = store.delete_many(&three()).await;
             assert!(matches!(outcomes[..], [Ok(()), Err(BlobError::Refused(_)), Ok(())]), "{outcomes:?}");
         }
-        let bulk = server.asked().iter().filter(|asked| asked.method == "POST").count();
+        let bulk = server.requests().iter().filter(|asked| asked.method == "POST").count();
         assert_eq!(bulk, 1, "what was learned is not asked again");
     }
 }
@@ -194,7 +194,7 @@ async fn a_store_without_bulk_delete_deletes_one_by_one() {
 /// Less than was announced, and then the end.
 #[tokio::test]
 async fn a_truncated_body_is_an_error() {
-    let server = Scripted::start(|_, _| {
+    let server = ScriptedServer::start(|_, _| {
         b"HTTP/1.1 200 OK\r\netag: \"x\"\r\ncontent-length: 100\r\nconnection: close\r\n\r\nonly so much"
             .to_vec()
     });
@@ -207,14 +207,14 @@ async fn a_truncated_body_is_an_error() {
 /// A store that cannot be bound to create only is asked first, and what it does not answer is no "absent".
 #[tokio::test]
 async fn nothing_is_created_without_a_check_for_an_existing_object() {
-    let server = Scripted::start(|asked, _| match asked.method.as_str() {
+    let server = ScriptedServer::start(|asked, _| match asked.method.as_str() {
         "PUT" => b"HTTP/1.1 200 OK\r\netag: \"x\"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec(),
         _ => b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec(),
     });
     let store = store(&server).await;
     let put = store.put(&key("uploads/t/u/f"), Bytes::from_static(b"x"), WriteMode::CreateOnly).await;
     assert!(matches!(put, Err(BlobError::Refused(_))), "{put:?}");
-    assert!(server.asked().iter().all(|asked| asked.method != "PUT"));
+    assert!(server.requests().iter().all(|asked| asked.method != "PUT"));
 }
 
 /// The call is repeated, and finds in its way what it made itself: whoever is told so has to look whose it is.
@@ -235,11 +235,11 @@ async fn an_object_is_created_although_the_answer_is_lost() {
 
 /// Hands everything on to a real server, and loses some of its answers.
 async fn losing(
-    lost: impl Fn(&Asked, usize) -> bool + Send + Sync + 'static,
-) -> (Scripted, S3Store, S3Store) {
+    lost: impl Fn(&ReceivedRequest, usize) -> bool + Send + Sync + 'static,
+) -> (ScriptedServer, S3Store, S3Store) {
     let options = strict_options();
     let address = strict_s3::shared().address();
-    let server = Scripted::start(move |asked, before| {
+    let server = ScriptedServer::start(move |asked, before| {
         let answer = relayed(asked, address);
         if lost(asked, before) { Vec::new() } else { answer }
     });
@@ -292,7 +292,7 @@ async fn an_upload_is_completed_although_the_answer_is_lost() {
 async fn urls_are_dated_by_the_clock_of_the_store() {
     const BEHIND: Duration = Duration::from_secs(300);
     let address = strict_s3::shared().address();
-    let server = Scripted::start(move |asked, _| {
+    let server = ScriptedServer::start(move |asked, _| {
         let answer = relayed(asked, address);
         let at = answer.windows(6).position(|six| six.eq_ignore_ascii_case(b"date: ")).expect("a date") + 6;
         let end = at + answer[at..].iter().position(|byte| *byte == b'\r').expect("the end of a line");

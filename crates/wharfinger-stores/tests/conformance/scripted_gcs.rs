@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
-use harness::scripted::{Asked, Scripted};
+use harness::scripted::{ReceivedRequest, ScriptedServer};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::gcs::{GcsCredentials, GcsOptions, GcsStore};
 use wharfinger_stores::{BlobError, BlobStore as _, MultipartStore as _, Part, WriteMode};
@@ -15,7 +15,7 @@ use wharfinger_stores::{BlobError, BlobStore as _, MultipartStore as _, Part, Wr
 use super::fixture::{key, pin};
 use super::scripted_s3::{error, xml};
 
-fn store(server: &Scripted) -> GcsStore {
+fn store(server: &ScriptedServer) -> GcsStore {
     let private_key = include_str!("../../src/gcs/testdata/key.pem").replace('\n', "\\n");
     let account = format!(
         "{{\"type\":\"service_account\",\"client_email\":\"a@b\",\"private_key\":\"{private_key}\"}}"
@@ -43,23 +43,23 @@ fn answer(status: u16, headers: &str, body: &str) -> Vec<u8> {
 const OBJECT: &str = "etag: \"e1\"\r\nx-goog-generation: 7\r\nx-goog-stored-content-length: 9\r\n\
     x-goog-stored-content-encoding: gzip\r\nlast-modified: Thu, 01 Jan 1970 00:00:05 GMT\r\n";
 
-fn head_of(asked: &Asked) -> String {
+fn head_of(asked: &ReceivedRequest) -> String {
     String::from_utf8_lossy(&asked.raw).split("\r\n\r\n").next().unwrap_or_default().to_lowercase()
 }
 
 /// Methods and paths without their signatures.
-fn paths(server: &Scripted) -> Vec<String> {
-    let plain = |asked: Asked| {
+fn paths(server: &ScriptedServer) -> Vec<String> {
+    let plain = |asked: ReceivedRequest| {
         let (path, query) = asked.path.split_once('?').expect("a signed request");
         let own = query.split('&').filter(|field| !field.starts_with("X-Goog-"));
         format!("{} {path}?{}", asked.method, own.collect::<Vec<_>>().join("&"))
     };
-    server.asked().into_iter().map(plain).collect()
+    server.requests().into_iter().map(plain).collect()
 }
 
 #[tokio::test]
 async fn the_size_is_of_the_stored_object() {
-    let server = Scripted::start(|_, _| answer(200, OBJECT, ""));
+    let server = ScriptedServer::start(|_, _| answer(200, OBJECT, ""));
     let meta = store(&server).head(&file(), Some("7")).await.expect("present");
     assert_eq!((meta.size, meta.etag.as_str(), meta.version_id.as_deref()), (9, "e1", Some("7")));
     assert_eq!((meta.modified_at, meta.content_encoding.as_deref()), (Some(5_000), Some("gzip")));
@@ -69,7 +69,7 @@ async fn the_size_is_of_the_stored_object() {
 #[tokio::test]
 async fn only_an_explicit_error_code_means_absent() {
     for (code, status) in [("NoSuchKey", 404), ("NoSuchBucket", 404), ("", 404), ("AccessDenied", 403)] {
-        let server = Scripted::start(move |asked, _| match asked.method.as_str() {
+        let server = ScriptedServer::start(move |asked, _| match asked.method.as_str() {
             "HEAD" => answer(status, "", ""),
             _ => error(status, code),
         });
@@ -84,23 +84,23 @@ async fn only_an_explicit_error_code_means_absent() {
 
 #[tokio::test]
 async fn ranges_are_requested_with_the_pinned_etag() {
-    let server = Scripted::start(|_, _| answer(206, OBJECT, "bytes"));
+    let server = ScriptedServer::start(|_, _| answer(206, OBJECT, "bytes"));
     let store = store(&server);
     for (start, length, wanted) in
         [(0, None, None), (3, None, Some("range: bytes=3-")), (3, Some(5), Some("range: bytes=3-7"))]
     {
         let read = store.get(&file(), &pin("e1"), start, length).await.expect("readable");
         assert_eq!(read.try_collect::<Vec<Bytes>>().await.expect("read").concat(), b"bytes");
-        let head = head_of(server.asked().last().expect("asked"));
+        let head = head_of(server.requests().last().expect("asked"));
         assert!(head.contains("if-match: \"e1\"") && head.contains("accept-encoding: gzip"), "{head}");
         assert_eq!(head.contains("\r\nrange: "), wanted.is_some(), "{head}");
         assert!(wanted.is_none_or(|wanted| head.contains(wanted)), "{head}");
     }
-    let asked = server.asked().len();
+    let asked = server.requests().len();
     let nothing = store.get(&file(), &pin("e1"), 3, Some(0)).await.expect("the right object");
     assert_eq!(nothing.try_collect::<Vec<Bytes>>().await.expect("read"), Vec::<Bytes>::new());
     assert_eq!(
-        server.asked()[asked..].iter().map(|asked| asked.method.as_str()).collect::<Vec<_>>(),
+        server.requests()[asked..].iter().map(|asked| asked.method.as_str()).collect::<Vec<_>>(),
         ["HEAD"]
     );
     assert!(matches!(store.get(&file(), &pin("e0"), 3, Some(0)).await, Err(BlobError::Changed)));
@@ -113,7 +113,7 @@ async fn a_failed_condition_can_mean_absent() {
     for (is_there, status, code) in
         [(true, 412, "PreconditionFailed"), (false, 412, "PreconditionFailed"), (true, 416, "InvalidRange")]
     {
-        let server = Scripted::start(move |asked, _| match (asked.method.as_str(), is_there) {
+        let server = ScriptedServer::start(move |asked, _| match (asked.method.as_str(), is_there) {
             ("HEAD", true) => answer(200, OBJECT, ""),
             ("HEAD", false) => answer(404, "", ""),
             ("GET", _) if head_of(asked).contains("if-match") => error(status, code),
@@ -131,7 +131,7 @@ async fn a_failed_condition_can_mean_absent() {
 /// After a lost answer, what is there may be our own.
 #[tokio::test]
 async fn only_idempotent_calls_are_repeated() {
-    let server = Scripted::start(|_, _| error(503, "SlowDown"));
+    let server = ScriptedServer::start(|_, _| error(503, "SlowDown"));
     let store = store(&server);
     let body = Bytes::from_static(b"x");
     let put = store.put(&file(), body.clone(), WriteMode::Overwrite).await;
@@ -142,10 +142,10 @@ async fn only_idempotent_calls_are_repeated() {
         let failed = failed.expect_err("busy");
         assert!(failed.is_retryable() && failed.to_string().contains("SlowDown (Because)"), "{failed}");
     }
-    let methods: Vec<String> = server.asked().into_iter().map(|asked| asked.method).collect();
+    let methods: Vec<String> = server.requests().into_iter().map(|asked| asked.method).collect();
     assert_eq!(methods, ["PUT", "PUT", "PUT", "PUT", "POST", "DELETE", "DELETE", "DELETE"]);
     let create_only = server
-        .asked()
+        .requests()
         .iter()
         .filter(|asked| head_of(asked).contains("x-goog-if-generation-match: 0"))
         .count();
@@ -155,8 +155,8 @@ async fn only_idempotent_calls_are_repeated() {
 /// The answer that refuses also tells the time: by that, the next signature is right.
 #[tokio::test]
 async fn a_refusal_that_shows_a_wrong_clock_is_retried() {
-    let date = |server: &Scripted| head_of(server.asked().last().expect("asked"));
-    let server = Scripted::start(|_, before| match before {
+    let date = |server: &ScriptedServer| head_of(server.requests().last().expect("asked"));
+    let server = ScriptedServer::start(|_, before| match before {
         0 => answer(
             403,
             "date: Fri, 01 Jan 2100 00:00:00 GMT\r\n",
@@ -180,7 +180,7 @@ async fn pages_are_listed_in_order() {
         xml(200, &format!("<ListBucketResult><Name>box</Name>{contents}{more}</ListBucketResult>"))
     };
     let more = "<IsTruncated>true</IsTruncated><NextContinuationToken>n&amp;1</NextContinuationToken>";
-    let server = Scripted::start(move |_, before| match before {
+    let server = ScriptedServer::start(move |_, before| match before {
         0 => page(&["w/a", "w/b"], more),
         _ => page(&["w/c"], ""),
     });
@@ -192,20 +192,20 @@ async fn pages_are_listed_in_order() {
     ];
     assert_eq!(paths(&server), asked);
 
-    let server = Scripted::start(move |_, _| page(&["w/b", "w/a"], ""));
+    let server = ScriptedServer::start(move |_, _| page(&["w/b", "w/a"], ""));
     let failed = store(&server).list("", None).try_collect::<Vec<_>>().await.expect_err("out of order");
     assert!(matches!(failed, BlobError::Refused(_)), "{failed}");
-    let server = Scripted::start(move |_, _| page(&["w/a"], "<IsTruncated>true</IsTruncated>"));
+    let server = ScriptedServer::start(move |_, _| page(&["w/a"], "<IsTruncated>true</IsTruncated>"));
     let failed = store(&server).list("", None).try_collect::<Vec<_>>().await.expect_err("cut");
     assert!(failed.to_string().contains("breaks off"), "{failed}");
-    let server = Scripted::start(|_, _| answer(200, "", "<html></html>"));
+    let server = ScriptedServer::start(|_, _| answer(200, "", "<html></html>"));
     let failed = store(&server).list("", None).try_collect::<Vec<_>>().await.expect_err("a web page");
     assert!(failed.is_retryable() && failed.to_string().contains("not Google's"), "{failed}");
 }
 
 #[tokio::test]
 async fn multipart_uploads_are_listed_completed_and_aborted() {
-    let server = Scripted::start(|asked, _| match (asked.method.as_str(), asked.path.as_str()) {
+    let server = ScriptedServer::start(|asked, _| match (asked.method.as_str(), asked.path.as_str()) {
         ("DELETE", _) => answer(204, "", ""),
         ("POST", _) => error(400, "InvalidPart"),
         (_, path) if path.contains("part-number-marker=1") => xml(
@@ -248,11 +248,11 @@ async fn multipart_uploads_are_listed_completed_and_aborted() {
 }
 
 /// A bucket that holds no more than names. One that is `strict` enforces what Google does.
-fn bucket(strict: bool, objects: Arc<Mutex<BTreeSet<String>>>) -> Scripted {
+fn bucket(strict: bool, objects: Arc<Mutex<BTreeSet<String>>>) -> ScriptedServer {
     let nothing = "<ListBucketResult><Name>box</Name></ListBucketResult>";
     let uploads = "<ListMultipartUploadsResult><Bucket>box</Bucket></ListMultipartUploadsResult>";
     let begun = "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>";
-    Scripted::start(move |asked, _| {
+    ScriptedServer::start(move |asked, _| {
         let mut objects = objects.lock().expect("no test panics with it");
         let (name, query) = asked.path.split_once('?').expect("a signed request");
         let head = head_of(asked);

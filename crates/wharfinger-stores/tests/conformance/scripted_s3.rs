@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use harness::scripted::{Asked, Scripted, says};
+use harness::scripted::{ReceivedRequest, ScriptedServer, response};
 use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
 
-pub(super) fn options_of(server: &Scripted) -> S3Options {
+pub(super) fn options_of(server: &ScriptedServer) -> S3Options {
     S3Options {
         bucket: "bucket".into(),
         region: Some("eu-north-1".into()),
@@ -19,12 +19,12 @@ pub(super) fn options_of(server: &Scripted) -> S3Options {
     }
 }
 
-pub(super) async fn store(server: &Scripted) -> S3Store {
+pub(super) async fn store(server: &ScriptedServer) -> S3Store {
     S3Store::connect(&options_of(server)).await.expect("connected")
 }
 
 pub(super) fn xml(status: u16, body: &str) -> Vec<u8> {
-    says(status, "application/xml", &format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>{body}"))
+    response(status, "application/xml", &format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>{body}"))
 }
 
 pub(super) fn error(status: u16, code: &str) -> Vec<u8> {
@@ -32,7 +32,7 @@ pub(super) fn error(status: u16, code: &str) -> Vec<u8> {
 }
 
 /// A request handed on to a real server as it is, and its whole answer.
-pub(super) fn relayed(asked: &Asked, to: SocketAddr) -> Vec<u8> {
+pub(super) fn relayed(asked: &ReceivedRequest, to: SocketAddr) -> Vec<u8> {
     use std::io::{Read as _, Write as _};
     let mut server = std::net::TcpStream::connect(to).expect("the server is there");
     let end_of_line = asked.raw.windows(2).position(|pair| pair == b"\r\n").expect("a request") + 2;

@@ -9,7 +9,7 @@ use super::site::{
     answer, assert_unavailable, client, complaint, embedded, impatient, inputs, options, texts, told, vector,
     vectors,
 };
-use harness::scripted::{Scripted, says};
+use harness::scripted::{ScriptedServer, response};
 
 #[tokio::test]
 async fn vectors_that_do_not_fit_the_texts_are_none() {
@@ -35,10 +35,10 @@ async fn vectors_that_do_not_fit_the_texts_are_none() {
         ("string", vec![(0, json!(["1.0"])), (1, good())]),
     ];
     for (words, entries) in cases {
-        let server = Scripted::start(move |_, _| answer(entries.clone()));
+        let server = ScriptedServer::start(move |_, _| answer(entries.clone()));
         let why = assert_unavailable(client(&server).embed(&texts(2)).await);
         assert!(why.contains(words), "{words}: {why}");
-        assert_eq!(server.asked().len(), 1, "a wrong answer is not asked for again");
+        assert_eq!(server.requests().len(), 1, "a wrong answer is not asked for again");
     }
 }
 
@@ -55,7 +55,7 @@ async fn what_is_no_answer_of_embeddings_is_told_with_its_words() {
         r#"{"data":[{"index":-1,"embedding":[1.0]}]}"#,
         r#"{"data":[{"index":0,"embedding":[1.0]}]"#,
     ] {
-        let server = Scripted::start(move |_, _| says(200, "application/json", body));
+        let server = ScriptedServer::start(move |_, _| response(200, "application/json", body));
         let why = assert_unavailable(client(&server).embed(&texts(1)).await);
         assert!(why.contains("check the URL"), "{why}");
         assert!(why.contains("Welcome") == body.contains("Welcome"), "{why}");
@@ -64,7 +64,7 @@ async fn what_is_no_answer_of_embeddings_is_told_with_its_words() {
 
 #[tokio::test]
 async fn all_requests_of_one_call_have_to_agree() {
-    let server = Scripted::start(|asked, before| match before {
+    let server = ScriptedServer::start(|asked, before| match before {
         0 => embedded(asked),
         _ => answer(inputs(asked).iter().enumerate().map(|(n, text)| (n, json!(vector(text)[..4])))),
     });
@@ -74,14 +74,14 @@ async fn all_requests_of_one_call_have_to_agree() {
 
 #[tokio::test]
 async fn an_answer_that_is_broken_off_is_asked_for_again() {
-    let server = Scripted::start(|asked, before| {
+    let server = ScriptedServer::start(|asked, before| {
         let whole = embedded(asked);
         if before == 0 { whole[..whole.len() - 10].to_vec() } else { whole }
     });
     assert_eq!(client(&server).embed(&texts(5)).await, Ok(vectors(&texts(5))));
-    let server = Scripted::start(|asked, _| embedded(asked)[..150].to_vec());
+    let server = ScriptedServer::start(|asked, _| embedded(asked)[..150].to_vec());
     assert_unavailable(client(&server).embed(&texts(5)).await);
-    assert_eq!(server.asked().len(), 3, "not for ever");
+    assert_eq!(server.requests().len(), 3, "not for ever");
 }
 
 /// Says so much, and goes on as long as somebody listens.
@@ -145,15 +145,15 @@ async fn a_server_that_says_nothing_is_given_up_in_time() {
 #[tokio::test]
 async fn a_server_in_trouble_is_asked_twice_more() {
     for status in [500, 502, 503, 504, 529, 408, 424] {
-        let server = Scripted::start(move |asked, before| match before {
+        let server = ScriptedServer::start(move |asked, before| match before {
             0 | 1 => complaint(status, "in trouble"),
             _ => embedded(asked),
         });
         assert_eq!(client(&server).embed(&texts(2)).await, Ok(vectors(&texts(2))), "{status}");
-        assert_eq!(server.asked().len(), 3);
+        assert_eq!(server.requests().len(), 3);
     }
-    let server = Scripted::start(|_, _| complaint(500, "in trouble"));
+    let server = ScriptedServer::start(|_, _| complaint(500, "in trouble"));
     let why = assert_unavailable(client(&server).embed(&texts(2)).await);
     assert!(why.contains("500") && why.contains("in trouble"), "{why}");
-    assert_eq!(server.asked().len(), 3, "not for ever");
+    assert_eq!(server.requests().len(), 3, "not for ever");
 }

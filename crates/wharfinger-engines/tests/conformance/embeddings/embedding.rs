@@ -7,12 +7,12 @@ use super::site::{
     KEY, answer, assert_unavailable, client, embedded, embedded_in_base64, impatient, inputs, options, texts,
     vector, vectors,
 };
-use harness::scripted::{Scripted, says};
+use harness::scripted::{ScriptedServer, response};
 
 #[tokio::test]
 async fn each_text_has_its_own_vector_whatever_the_order_of_the_answer() {
     for answer in [embedded, embedded_in_base64] {
-        let server = Scripted::start(move |asked, _| answer(asked));
+        let server = ScriptedServer::start(move |asked, _| answer(asked));
         for count in [1, 2, 128, 300] {
             let texts = texts(count);
             assert_eq!(client(&server).embed(&texts).await, Ok(vectors(&texts)), "{count}");
@@ -22,12 +22,12 @@ async fn each_text_has_its_own_vector_whatever_the_order_of_the_answer() {
 
 #[tokio::test]
 async fn requests_are_of_bounded_size() {
-    let server = Scripted::start(|asked, _| embedded(asked));
+    let server = ScriptedServer::start(|asked, _| embedded(asked));
     assert_eq!(client(&server).embed(&[]).await, Ok(Vec::new()));
-    assert!(server.asked().is_empty(), "nothing to ask");
+    assert!(server.requests().is_empty(), "nothing to ask");
     client(&server).embed(&texts(300)).await.expect("embedded");
     let sizes =
-        |from: usize| server.asked()[from..].iter().map(|asked| inputs(asked).len()).collect::<Vec<_>>();
+        |from: usize| server.requests()[from..].iter().map(|asked| inputs(asked).len()).collect::<Vec<_>>();
     assert_eq!(sizes(0), [128, 128, 44]);
     let long: Vec<String> =
         [100_000, 100_000, 100_000, 300_000, 10, 10].iter().map(|size| "x".repeat(*size)).collect();
@@ -38,14 +38,14 @@ async fn requests_are_of_bounded_size() {
 /// A server of one's own may be told to take a few texts at a time only.
 #[tokio::test]
 async fn what_is_too_much_at_once_is_asked_in_parts() {
-    let server = Scripted::start(|asked, _| match inputs(asked) {
-        many if many.len() > 32 => says(413, "application/json", r#"{"error":"batch size > 32"}"#),
-        few if few.contains(&"too long".to_owned()) => says(413, "text/plain", "Payload Too Large"),
+    let server = ScriptedServer::start(|asked, _| match inputs(asked) {
+        many if many.len() > 32 => response(413, "application/json", r#"{"error":"batch size > 32"}"#),
+        few if few.contains(&"too long".to_owned()) => response(413, "text/plain", "Payload Too Large"),
         _ => embedded(asked),
     });
     let all = texts(100);
     assert_eq!(client(&server).embed(&all).await, Ok(vectors(&all)));
-    let sizes: Vec<usize> = server.asked().iter().map(|asked| inputs(asked).len()).collect();
+    let sizes: Vec<usize> = server.requests().iter().map(|asked| inputs(asked).len()).collect();
     assert_eq!(sizes, [100, 50, 25, 25, 25, 25]);
     let error = client(&server).embed(&["fine".into(), "too long".into()]).await.expect_err("too long");
     assert!(!error.is_retryable() && error.to_string().contains("Payload Too Large"), "{error}");
@@ -53,7 +53,7 @@ async fn what_is_too_much_at_once_is_asked_in_parts() {
 
 #[tokio::test]
 async fn the_last_words_of_the_url_may_be_left_out() {
-    let server = Scripted::start(|asked, _| embedded(asked));
+    let server = ScriptedServer::start(|asked, _| embedded(asked));
     for path in ["", "/", "/v1", "/v1/", "/v1/embeddings"] {
         let url = format!("http://{}{path}", server.address());
         let client = Embeddings::new(EmbeddingsOptions { url, ..options("nowhere") }).expect("options");
@@ -63,7 +63,7 @@ async fn the_last_words_of_the_url_may_be_left_out() {
 
 #[tokio::test]
 async fn without_a_key_none_is_sent() {
-    let server = Scripted::start(|asked, _| {
+    let server = ScriptedServer::start(|asked, _| {
         let text = String::from_utf8_lossy(&asked.raw).to_lowercase();
         assert!(!text.contains("authorization"), "{text}");
         answer([(0, serde_json::json!(vector("x")))])
@@ -77,12 +77,12 @@ async fn without_a_key_none_is_sent() {
 
 #[tokio::test]
 async fn a_check_tells_model_host_and_dimensions() {
-    let server = Scripted::start(|asked, _| embedded(asked));
+    let server = ScriptedServer::start(|asked, _| embedded(asked));
     assert_eq!(client(&server).check().await, Ok("a-model at 127.0.0.1, 8 dimensions".to_owned()));
-    assert_eq!(server.asked().len(), 1);
-    let server = Scripted::start(|_, _| says(500, "text/plain", ""));
+    assert_eq!(server.requests().len(), 1);
+    let server = ScriptedServer::start(|_, _| response(500, "text/plain", ""));
     assert_unavailable(client(&server).check().await);
-    assert_eq!(server.asked().len(), 1, "whoever asks is told at once");
+    assert_eq!(server.requests().len(), 1, "whoever asks is told at once");
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn options_that_cannot_work_are_refused_and_no_secret_is_shown() {
 
 #[tokio::test]
 async fn a_line_that_is_cut_is_an_outage_and_no_more() {
-    let server = Scripted::start(|asked, _| embedded(asked));
+    let server = ScriptedServer::start(|asked, _| embedded(asked));
     let proxy = Proxy::to(server.address()).expect("a proxy");
     let client = Embeddings::new(options(proxy.addr())).expect("options");
     let texts = texts(3);

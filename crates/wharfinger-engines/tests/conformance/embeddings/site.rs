@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use wharfinger_engines::embeddings::{EmbedError, Embeddings, EmbeddingsOptions, Timeouts};
 
-use harness::scripted::{Asked, Scripted, says};
+use harness::scripted::{ReceivedRequest, ScriptedServer, response};
 
 pub(super) const KEY: &str = "sk-not-for-everybody";
 pub(super) const MODEL: &str = "a-model";
@@ -27,7 +27,7 @@ pub(super) fn vectors(texts: &[String]) -> Vec<Vec<f32>> {
 }
 
 /// What was asked, once it is clear that it is a question at all.
-pub(super) fn question(asked: &Asked) -> Value {
+pub(super) fn question(asked: &ReceivedRequest) -> Value {
     assert_eq!((asked.method.as_str(), asked.path.as_str()), ("POST", "/v1/embeddings"));
     let head_end = asked.raw.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
     let head = String::from_utf8_lossy(&asked.raw[..head_end]).to_lowercase();
@@ -38,19 +38,19 @@ pub(super) fn question(asked: &Asked) -> Value {
     question
 }
 
-pub(super) fn inputs(asked: &Asked) -> Vec<String> {
+pub(super) fn inputs(asked: &ReceivedRequest) -> Vec<String> {
     let question = question(asked);
     let inputs = question["input"].as_array().expect("a list");
     inputs.iter().map(|text| text.as_str().expect("a text").to_owned()).collect()
 }
 
 /// The right answer, with the last text first: the order is in the numbers alone.
-pub(super) fn embedded(asked: &Asked) -> Vec<u8> {
+pub(super) fn embedded(asked: &ReceivedRequest) -> Vec<u8> {
     assert_eq!(question(asked)["encoding_format"], "float");
     answer(inputs(asked).iter().enumerate().rev().map(|(n, text)| (n, json!(vector(text)))))
 }
 
-pub(super) fn embedded_in_base64(asked: &Asked) -> Vec<u8> {
+pub(super) fn embedded_in_base64(asked: &ReceivedRequest) -> Vec<u8> {
     answer(inputs(asked).iter().enumerate().map(|(n, text)| {
         let bytes: Vec<u8> = vector(text).iter().flat_map(|number| number.to_le_bytes()).collect();
         (n, json!(STANDARD.encode(bytes)))
@@ -63,12 +63,12 @@ pub(super) fn answer(entries: impl IntoIterator<Item = (usize, Value)>) -> Vec<u
         .map(|(index, embedding)| json!({"object": "embedding", "index": index, "embedding": embedding}))
         .collect();
     let usage = json!({"prompt_tokens": 1, "total_tokens": 1});
-    says(200, "application/json", &json!({"object": "list", "data": data, "usage": usage}).to_string())
+    response(200, "application/json", &json!({"object": "list", "data": data, "usage": usage}).to_string())
 }
 
 pub(super) fn complaint(status: u16, message: &str) -> Vec<u8> {
     let body = json!({"error": {"message": message, "type": "some_error", "code": null}});
-    says(status, "application/json", &body.to_string())
+    response(status, "application/json", &body.to_string())
 }
 
 /// An answer with headers beside the usual ones.
@@ -85,7 +85,7 @@ pub(super) fn options(address: impl std::fmt::Display) -> EmbeddingsOptions {
     }
 }
 
-pub(super) fn client(server: &Scripted) -> Embeddings {
+pub(super) fn client(server: &ScriptedServer) -> Embeddings {
     Embeddings::new(options(server.address())).expect("options")
 }
 
@@ -96,7 +96,7 @@ pub(super) fn impatient(address: impl std::fmt::Display) -> Embeddings {
 }
 
 /// One that soon has paused enough.
-pub(super) fn restless(server: &Scripted) -> Embeddings {
+pub(super) fn restless(server: &ScriptedServer) -> Embeddings {
     let timeouts = Timeouts { pauses: Duration::from_secs(3), ..Timeouts::default() };
     Embeddings::with_timeouts(options(server.address()), timeouts).expect("options")
 }

@@ -41,7 +41,7 @@ async fn what_was_confirmed_survives_a_kill_and_a_wiped_broker_is_furnished_agai
     wakes.listen().await;
     publish(&rabbit, &[delayed("warm", 0)]).await;
     take_one(&mut due, "warm").await;
-    server = breaking(server, |server| server.settle()).await;
+    server = breaking(server, |server| server.flush_queue_metadata()).await;
 
     let kept: Vec<_> =
         (0..20).map(|n| delayed(format!("kept-{n}"), if n % 2 == 0 { 5_000 } else { 0 })).collect();
