@@ -1,5 +1,5 @@
-//! Extraction in a process of its own, which holds itself to limits before it opens the file: what a
-//! format's code cannot be stopped from (endless loops, endless memory, a stack that ends) ends there.
+//! Extraction in a child process. The child sets its own resource limits, because the code of a format can loop, use
+//! all memory or overflow its stack.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write};
@@ -13,21 +13,21 @@ use serde::{Deserialize, Serialize};
 use crate::extract::{ExtractError, ExtractLimits, Extracted, extract};
 use crate::sandbox::{self, Sandbox};
 
-/// What the program calls this, for nobody but itself.
+/// The name of the program's internal subcommand.
 pub const SUBCOMMAND: &str = "extract-text";
 
 /// A path, a name and a few numbers.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 
-/// Numbers of signals, which are the same on every Linux that we run on.
+/// Signal numbers. They are the same on every supported Linux platform.
 const SIGABRT: i32 = 6;
 const SIGXCPU: i32 = 24;
 const SIGXFSZ: i32 = 25;
 
-/// Signals that come from outside, and say nothing of the file: hang-up, interrupt, quit, kill, terminate.
-const SIGNALS_OF_OTHERS: [i32; 5] = [1, 2, 3, 9, 15];
+/// Signals from outside the child: hang-up, interrupt, quit, kill, terminate. They are not caused by the file.
+const EXTERNAL_SIGNALS: [i32; 5] = [1, 2, 3, 9, 15];
 
-/// What the child is to do: a line of JSON on its standard input, where no list of processes shows it.
+/// The task of the child: a line of JSON on its standard input. Process lists show arguments but not standard input.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
     pub input: PathBuf,
@@ -37,7 +37,7 @@ pub struct Request {
 
 impl Request {
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("a path that we made is UTF-8")
+        serde_json::to_vec(self).expect("the program creates the path, and it is UTF-8")
     }
 }
 
@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
     };
     let outcome = extract_within(&request);
     let report = serde_json::to_string(&outcome).expect("strings and numbers are always JSON");
-    // Where nobody reads it, the code has to do.
+    // If standard error is closed, the exit code still reports the outcome.
     _ = writeln!(io::stderr(), "{report}");
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -62,34 +62,35 @@ pub fn main() -> ExitCode {
 fn extract_within(request: &Request) -> Result<Extracted, ExtractError> {
     let Request { input, file_name, limits } = request;
     let mut file = File::open(input).map_err(|error| ExtractError::Unavailable(error.to_string()))?;
-    // After the limits nothing can be opened, which Landlock needs; after seccomp no limit can be set.
-    let unlimited = |error: io::Error| ExtractError::Unavailable(format!("setting limits: {error}"));
-    let memory = memory_in_use().map_err(unlimited)?;
-    let sandbox = sandbox::restrict_self(|| limit_self(limits, memory)).map_err(unlimited)?;
+    // Landlock opens files, so it comes before the limits. Seccomp forbids setting limits, so it comes after them.
+    let cannot_limit =
+        |error: io::Error| ExtractError::Unavailable(format!("cannot set the limits: {error}"));
+    let memory = memory_in_use().map_err(cannot_limit)?;
+    let sandbox = sandbox::restrict_self(|| limit_self(limits, memory)).map_err(cannot_limit)?;
     _ = writeln!(io::stderr(), "{}", serde_json::to_string(&sandbox).unwrap_or_default());
     extract(&mut file, file_name, limits, &mut io::stdout().lock())
 }
 
-/// What the kernel enforced, as the child reported it.
+/// The sandbox that the child reported.
 pub fn sandbox(stderr: &[u8]) -> Option<Sandbox> {
     String::from_utf8_lossy(stderr).lines().find_map(|line| serde_json::from_str(line).ok())
 }
 
-/// What the program takes just by being there is not the file's doing.
+/// `memory_in_use` is added to the limit, because the file did not cause it.
 fn limit_self(limits: &ExtractLimits, memory_in_use: u64) -> io::Result<()> {
     set(Resource::AS, memory_in_use.saturating_add(limits.memory_bytes_max))?;
-    // The soft limit is a signal that names itself; the hard one, a second later, is for whoever ignores it.
+    // The soft limit sends SIGXCPU, which shows the reason. The hard limit follows a second later, if that is ignored.
     let seconds = limits.time_ms_max.div_ceil(1000).max(1);
     let hard = Resource::CPU.get()?.1;
     Resource::CPU.set(seconds.min(hard), seconds.saturating_add(1).min(hard))?;
     set(Resource::CORE, 0)?;
-    // No further process or thread, no further open file, and no more written than there may be text.
+    // No new process or thread, no new open file, and no output beyond the text limit.
     set(Resource::NPROC, 0)?;
     set(Resource::NOFILE, 0)?;
     set(Resource::FSIZE, limits.text_bytes_max)
 }
 
-/// Lowers a limit; one that is lower already stays.
+/// Lowers a limit. A limit that is already lower stays.
 fn set(resource: Resource, value: u64) -> io::Result<()> {
     let value = value.min(resource.get()?.1);
     resource.set(value, value)
@@ -105,57 +106,55 @@ fn memory_in_use() -> io::Result<u64> {
         .ok_or_else(|| io::Error::other("/proc/self/status has no VmSize"))
 }
 
-/// The child of `program`, with nothing of our environment. It waits for a [`Request`] on its standard input.
+/// The child of `program`, with an empty environment. It waits for a [`Request`] on its standard input.
 pub fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.arg(SUBCOMMAND).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// What is to be made of how the child ended, and of what it said last.
+/// Derives the outcome from the child's exit status and its last report.
 pub fn outcome(status: ExitStatus, stderr: &[u8]) -> Result<Extracted, ExtractError> {
-    let said = String::from_utf8_lossy(stderr);
+    let output = String::from_utf8_lossy(stderr);
     if let Some(signal) = status.signal() {
-        return Err(killed(signal, &said));
+        return Err(killed(signal, &output));
     }
-    let report = said.lines().rev().find_map(|line| serde_json::from_str(line).ok());
+    let report = output.lines().rev().find_map(|line| serde_json::from_str(line).ok());
     match report {
         Some(Ok(extracted)) if status.success() => Ok(extracted),
         Some(Err(error)) if !status.success() => Err(error),
         _ => Err(ExtractError::Crashed(format!(
             "the process ended with {status} and no report: {}",
-            last_words(&said)
+            output_end(&output)
         ))),
     }
 }
 
-fn killed(signal: i32, said: &str) -> ExtractError {
+fn killed(signal: i32, output: &str) -> ExtractError {
     match signal {
-        SIGXCPU => ExtractError::TooLarge("it takes more processor time than it may".to_owned()),
-        SIGXFSZ => ExtractError::TooLarge("it has more text than it may".to_owned()),
-        SIGABRT if said.contains("memory allocation of") => {
-            ExtractError::TooLarge("it takes more memory than it may".to_owned())
+        SIGXCPU => ExtractError::TooLarge("its text takes more processor time than the limit".to_owned()),
+        SIGXFSZ => ExtractError::TooLarge("it has more text than the limit".to_owned()),
+        SIGABRT if output.contains("memory allocation of") => {
+            ExtractError::TooLarge("its text takes more memory than the limit".to_owned())
         }
-        SIGABRT if said.contains("overflowed its stack") => {
-            ExtractError::Crashed("nested too deep for the stack".to_owned())
+        SIGABRT if output.contains("overflowed its stack") => {
+            ExtractError::Crashed("its content is nested too deeply".to_owned())
         }
-        // Shut down with us, or chosen by the kernel when the machine was out of memory: another time
-        // it may go well.
-        signal if SIGNALS_OF_OTHERS.contains(&signal) => {
-            ExtractError::Unavailable(format!("the process was ended by signal {signal}"))
+        // The program shut down, or the kernel killed the child because the machine was out of memory. A retry can
+        // succeed.
+        signal if EXTERNAL_SIGNALS.contains(&signal) => {
+            ExtractError::Unavailable(format!("signal {signal} ended the process"))
         }
-        signal => {
-            ExtractError::Crashed(format!("the process was ended by signal {signal}: {}", last_words(said)))
-        }
+        signal => ExtractError::Crashed(format!("signal {signal} ended the process: {}", output_end(output))),
     }
 }
 
-/// The end of what a program said, where it says what went wrong.
-fn last_words(said: &str) -> String {
+/// The end of the output, where a program reports its failure.
+fn output_end(output: &str) -> String {
     const CHARS_MAX: usize = 200;
-    let said = said.trim().replace('\n', " ");
-    let skipped = said.chars().count().saturating_sub(CHARS_MAX);
-    said.chars().skip(skipped).collect()
+    let output = output.trim().replace('\n', " ");
+    let skipped = output.chars().count().saturating_sub(CHARS_MAX);
+    output.chars().skip(skipped).collect()
 }
 
 #[cfg(test)]
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_counts_if_the_code_agrees() {
+    fn a_report_is_accepted_only_if_the_exit_code_matches() {
         let good = r#"{"Ok":{"kind":"pdf","bytes":3,"pages":1,"cut":false}}"#;
         assert_eq!(
             by_code(0, good),
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_told_by_whose_doing_it_is() {
+    fn a_signal_maps_to_an_error_by_its_cause() {
         assert!(matches!(by_signal(SIGXCPU, ""), Err(ExtractError::TooLarge(_))));
         let memory = "memory allocation of 4096 bytes failed";
         assert!(matches!(by_signal(SIGABRT, memory), Err(ExtractError::TooLarge(_))));

@@ -1,5 +1,5 @@
-//! Text into overlapping chunks, as it comes: each is cut by looking at a window of fixed length, so
-//! neither the length of the text nor the pieces it comes in matter.
+//! Splits a stream of text into overlapping chunks. Each cut uses a window of fixed length, so memory does not depend
+//! on the length of the text, and chunks do not depend on how the text arrives (`chunks_do_not_depend_on_pieces`).
 
 mod border;
 mod ruler;
@@ -15,20 +15,20 @@ use ruler::{Reach, Ruler};
 pub enum ChunkUnit {
     /// Unicode scalar values.
     Chars,
-    /// Tokens of cl100k, as the embedding models of OpenAI count them.
+    /// Tokens of cl100k, the tokenizer of OpenAI's embedding models.
     Tokens,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkSettings {
     pub unit: ChunkUnit,
-    /// The most that a chunk may have.
+    /// The maximum length of a chunk.
     pub size: usize,
-    /// The most that a chunk may repeat of the one before.
+    /// The maximum length that a chunk repeats from the previous chunk.
     pub overlap: usize,
 }
 
-/// A part of the text, from character `start` to before character `end` of the whole.
+/// A part of the text: from character `start` (included) to character `end` (excluded) of the whole text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
     pub text: String,
@@ -40,25 +40,25 @@ pub struct Chunker {
     overlap: usize,
     ruler: Ruler,
     buffer: String,
-    /// Where in the buffer the next chunk begins, and which character of the whole text that is.
+    /// Where the next chunk begins: as a byte of the buffer, and as a character of the whole text.
     head: usize,
     head_chars: u64,
-    /// Where in the buffer the last chunk ended.
+    /// The byte of the buffer where the last chunk ended.
     covered: usize,
 }
 
 impl Chunker {
-    /// Says what is wrong with settings that cannot be met.
+    /// Returns an error for invalid settings.
     pub fn new(settings: ChunkSettings) -> Result<Self, String> {
         let ChunkSettings { unit, size, overlap } = settings;
         let ruler = Ruler::new(unit, size)?;
         if overlap > size / 2 {
-            return Err(format!("an overlap of {overlap} is more than half the size of {size}"));
+            return Err(format!("the overlap is {overlap}; the maximum is half of the size {size}"));
         }
         Ok(Self { overlap, ruler, buffer: String::new(), head: 0, head_chars: 0, covered: 0 })
     }
 
-    /// Takes the next piece of the text, and gives the chunks that are certain by now.
+    /// Adds the next piece of the text. Returns the chunks that later text cannot change.
     pub fn push(&mut self, text: &str) -> Vec<Chunk> {
         self.buffer.push_str(text);
         let mut chunks = Vec::new();
@@ -69,14 +69,14 @@ impl Chunker {
             }
             chunks.extend(self.cut(false));
         }
-        // Once a piece and not once a chunk, or a large piece would be moved as often as it is cut.
+        // Once per piece, not once per chunk: otherwise a large piece is moved once for each of its chunks.
         self.buffer.drain(..self.head);
         self.covered -= self.head.min(self.covered);
         self.head = 0;
         chunks
     }
 
-    /// Gives the rest.
+    /// Returns the remaining chunks.
     pub fn finish(mut self) -> Vec<Chunk> {
         let mut chunks = Vec::new();
         loop {
@@ -89,7 +89,7 @@ impl Chunker {
         }
     }
 
-    /// A chunk begins with a word, unless it begins inside of one.
+    /// Skips white space, so that no chunk starts with it.
     fn skip_blanks(&mut self) {
         let rest = &self.buffer[self.head..];
         self.advance(rest.len() - rest.trim_start().len());
@@ -100,10 +100,10 @@ impl Chunker {
         self.head += bytes;
     }
 
-    /// Cuts one chunk off the window, or gives up its overlap where there is nothing new in it.
+    /// Cuts one chunk from the window. None: the chunk would only repeat the previous one, so its overlap is skipped.
     fn cut(&mut self, is_last_window: bool) -> Option<Chunk> {
-        let most = self.buffer.len().min(self.head + self.ruler.window_bytes());
-        let window = &self.buffer[self.head..self.buffer.floor_char_boundary(most)];
+        let window_end = self.buffer.len().min(self.head + self.ruler.window_bytes());
+        let window = &self.buffer[self.head..self.buffer.floor_char_boundary(window_end)];
         let covered = self.covered.saturating_sub(self.head);
         let reach = self.ruler.reach(window);
         let whole = window.trim_end().len();
@@ -132,8 +132,8 @@ impl Chunker {
         Chunk { text, start: self.head_chars, end }
     }
 
-    /// The best border that leaves a chunk of some length; else the last one; else, inside an endless
-    /// word, the end of a character as readers see it.
+    /// The best border that leaves a chunk of sufficient length, else the last border. If the window is a single word,
+    /// the end of a grapheme.
     fn choose(&self, window: &str, covered: usize, reach: &Reach<'_>, borders: &[Border]) -> Border {
         let mut limit = reach.limit();
         loop {
@@ -141,7 +141,7 @@ impl Chunker {
             if best.end <= covered || self.ruler.holds(&window[..best.end], reach) {
                 return best;
             }
-            // The end of a piece may count for more alone than it did inside.
+            // The end of a text can have more tokens alone than inside a longer text.
             limit = window.floor_char_boundary(best.end - 1);
         }
     }
@@ -169,18 +169,18 @@ impl Chunker {
         if end <= covered {
             end = limit;
         }
-        // A cut inside of white space takes none of it along.
+        // A chunk does not end with white space.
         let end = window[..end].trim_end().len();
         Border { end, next: end, level: Level::Weak }
     }
 
-    /// Where the next chunk begins, to repeat the end of this one from a sentence or a word on.
+    /// Where the next chunk begins. It repeats the end of this chunk, from the start of a sentence or a word.
     fn next_start(&self, window: &str, cut: &Border, reach: &Reach<'_>, borders: &[Border]) -> usize {
         if self.overlap == 0 {
             return cut.next;
         }
         let earliest = reach.back(cut.end, self.overlap);
-        // A gap that is wider than what is repeated leaves nothing to be connected.
+        // If the gap is wider than the overlap, the overlap gives no context.
         if cut.next - cut.end > cut.end - earliest {
             return cut.next;
         }
@@ -196,7 +196,7 @@ impl Chunker {
     }
 }
 
-/// The last place at or before `at` that no character is on both sides of, as readers see them.
+/// The last grapheme boundary at or before `at`.
 fn grapheme_border(text: &str, at: usize) -> usize {
     let mut cursor = GraphemeCursor::new(at, text.len(), true);
     match cursor.is_boundary(text, 0) {

@@ -1,5 +1,5 @@
-//! Text out of a file that anybody may have made: its kind is told by its content, every limit is
-//! counted while reading, and whatever a format's code does wrong ends as an error.
+//! Extracts the text of an untrusted file. The content decides its kind, every limit is checked while reading, and a
+//! panic of a format's code becomes an error.
 
 mod archive;
 mod docx;
@@ -31,27 +31,27 @@ use archive::Archive;
 use kind::{Kind, TextKind};
 use sink::TextSink;
 
-/// How much a file may ask for.
+/// The limits for one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtractLimits {
     /// Pages, slides, sheets or chapters.
     pub pages_max: u32,
-    /// All that is inflated out of the file, together.
+    /// The total of all inflated bytes of the file.
     pub inflated_bytes_max: u64,
     pub text_bytes_max: u64,
-    /// Text beyond this is left out.
+    /// Text after this limit is left out.
     pub truncate_at_bytes: u64,
-    /// Of the child process, above what it has when it begins; the file of a PDF is held whole.
+    /// The memory of the child process above its memory at the start. A PDF is held in memory completely.
     pub memory_bytes_max: u64,
-    /// Processor time of the child process, in steps of a second.
+    /// The processor time of the child process, rounded up to seconds.
     pub time_ms_max: u64,
 }
 
-/// Why there is no text. Only [`ExtractError::Unavailable`] may be different next time.
+/// The reason why there is no text. Only [`ExtractError::Unavailable`] can succeed on a retry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExtractError {
-    #[error("no text can be read from {0}")]
+    #[error("cannot extract text from {0}")]
     NotSupported(String),
     #[error("the file is corrupted: {0}")]
     Corrupted(String),
@@ -61,36 +61,36 @@ pub enum ExtractError {
     TooLarge(String),
     #[error("reading the file crashed: {0}")]
     Crashed(String),
-    #[error("the file could not be read: {0}")]
+    #[error("cannot read the file: {0}")]
     Unavailable(String),
 }
 
 impl ExtractError {
-    /// Whether the same file will fail the same way again.
+    /// Whether a retry with the same file fails in the same way.
     pub fn is_permanent(&self) -> bool {
         !matches!(self, Self::Unavailable(_))
     }
 
-    /// A failure to read or write on this machine.
+    /// A failure of this machine to read or write.
     fn local(error: &io::Error) -> Self {
         Self::Unavailable(error.to_string())
     }
 }
 
-/// What was read.
+/// The result of an extraction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extracted {
     /// `pdf`, `docx`, `html`, `text` and so on.
     pub kind: String,
-    /// How much text was written, in bytes of UTF-8.
+    /// The size of the text in bytes of UTF-8.
     pub bytes: u64,
-    /// Pages, slides, sheets or chapters; 1 for kinds that have none.
+    /// Pages, slides, sheets or chapters; 1 for other kinds.
     pub pages: u32,
-    /// There was more text than may be kept.
+    /// There was more text than the limit.
     pub cut: bool,
 }
 
-/// Writes the text of the file to the sink, in pieces. The name only tells kinds of plain text apart.
+/// Writes the text of the file to the sink in pieces. The file name only selects the kind of plain text.
 pub fn extract(
     file: &mut File,
     file_name: &str,
@@ -101,7 +101,7 @@ pub fn extract(
     let outcome = caught(|| extract_uncaught(file, file_name, limits, &mut sink));
     let (kind, pages, cut) = match outcome {
         Ok((kind, pages)) => (kind, pages, false),
-        // It ended because the sink was full.
+        // The error only stopped the reader, because the sink was full.
         Err(_) if sink.is_cut() => (sink.kind, sink.pages(), true),
         Err(error) => return Err(error),
     };
@@ -163,7 +163,7 @@ fn extract_archive(
     Ok((sink.kind, pages))
 }
 
-/// The error for one page more than there may be.
+/// Returns an error if there are more pages than the limit.
 fn pages_within(count: usize, pages_max: u32) -> Result<u32, ExtractError> {
     match u32::try_from(count) {
         Ok(count) if count <= pages_max => Ok(count),
@@ -174,21 +174,21 @@ fn pages_within(count: usize, pages_max: u32) -> Result<u32, ExtractError> {
 const PANIC_CHARS_MAX: usize = 300;
 
 thread_local! {
-    /// `Some` while a panic of this thread is ours to report.
+    /// `Some` while `caught` runs in this thread.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Turns a panic of the code that reads a format into an error. The message is taken by a hook,
-/// which other threads, and this one outside, do not notice.
+/// Turns a panic of a format's code into an error. The hook passes panics of other threads, and panics outside of this
+/// function, to the previous hook.
 fn caught<T>(work: impl FnOnce() -> Result<T, ExtractError>) -> Result<T, ExtractError> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            let ours = PANIC.with_borrow_mut(|message| {
+            let caught_here = PANIC.with_borrow_mut(|message| {
                 message.as_mut().map(|message| *message = info.to_string().replace('\n', " "))
             });
-            if ours.is_none() {
+            if caught_here.is_none() {
                 previous(info);
             }
         }));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_failed_on_this_machine_is_worth_another_try() {
+    fn only_a_failure_of_this_machine_is_retryable() {
         assert!(!ExtractError::Unavailable(String::new()).is_permanent());
         for error in [
             ExtractError::NotSupported(String::new()),

@@ -1,25 +1,26 @@
-//! Vectors without a model: words and pairs of words, hashed into a fixed number of dimensions. The
-//! same text gives the same bits on every machine and in every version, for vectors are stored.
+//! Vectors without a model: words and pairs of words are hashed into a fixed number of dimensions. Vectors are stored,
+//! so the same text must give the same bits on every machine and in every version
+//! (`vectors_do_not_change_between_versions`).
 
 use std::iter;
 
 pub const DIMENSIONS: usize = 256;
 
-/// What one sort of feature counts for, against single words.
+/// Weights relative to a single word.
 const PAIR_WEIGHT: f32 = 0.5;
 const TRIGRAM_WEIGHT: f32 = 0.25;
 
-/// The vector of a text, of length 1; all zeros where the text has no words. Nothing but additions,
-/// products and square roots is computed, which are exact everywhere.
+/// The vector of a text, with length 1, or all zeros if the text has no words. It uses only operations that IEEE 754
+/// rounds in the same way on every machine: addition, multiplication, division and square root.
 pub fn embed(text: &str) -> Vec<f32> {
     let mut features = features(text);
-    // Sums of floats depend on their order, so the order must not depend on a hash map.
+    // The sum of floats depends on their order, so the order must be fixed.
     features.sort_unstable_by_key(|feature| feature.hash);
     let mut vector = vec![0.0f32; DIMENSIONS];
     for same in features.chunk_by(|a, b| a.hash == b.hash) {
         let hash = same[0].hash;
         let sign = if hash >> 63 == 0 { 1.0 } else { -1.0 };
-        // Ten times a word is not ten times the meaning.
+        // The square root reduces the effect of repeated words.
         vector[(hash % DIMENSIONS as u64) as usize] += sign * same[0].weight * (same.len() as f32).sqrt();
     }
     let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
@@ -49,7 +50,7 @@ fn features(text: &str) -> Vec<Feature> {
         }
         previous = Some((hash, weight));
         let characters: Vec<char> = iter::once('^').chain(word.chars()).chain(iter::once('$')).collect();
-        // Forms of one word share most of these, and languages without blanks have little else.
+        // The forms of a word share most trigrams.
         if characters.len() > 4 {
             for three in characters.windows(3) {
                 let text: String = three.iter().collect();
@@ -60,7 +61,7 @@ fn features(text: &str) -> Vec<Feature> {
     features
 }
 
-/// Short words are mostly grammar. In writing without blanks a word is one character.
+/// Short words are mostly grammar words. Scripts without spaces are an exception.
 fn weight(word: &str) -> f32 {
     match word.chars().count() {
         _ if word.chars().all(is_unspaced) => 1.0,
@@ -70,7 +71,7 @@ fn weight(word: &str) -> f32 {
     }
 }
 
-/// Words in lower case. Scripts that set no blanks between words are taken apart by pairs of characters.
+/// Words in lower case. Scripts without spaces give pairs of characters.
 fn words(text: &str) -> impl Iterator<Item = String> {
     let mut rest = text.chars().flat_map(char::to_lowercase).peekable();
     iter::from_fn(move || {
@@ -78,7 +79,7 @@ fn words(text: &str) -> impl Iterator<Item = String> {
         let first = rest.next()?;
         let mut word = String::from(first);
         if is_unspaced(first) {
-            // One character further each time: the next pair begins with the second of this one.
+            // Pairs overlap: the next pair begins with the second character of this pair.
             if let Some(second) = rest.peek().filter(|c| is_unspaced(**c)) {
                 word.push(*second);
             }
@@ -98,15 +99,15 @@ fn is_unspaced(c: char) -> bool {
         | 0x4e00..=0x9fff | 0xf900..=0xfaff | 0x2_0000..=0x3_ffff)
 }
 
-/// FNV-1a, mixed once more so that every bit depends on all of the text.
-fn hash(sort: &str, text: &str) -> u64 {
-    let fnv = sort.bytes().chain(text.bytes()).fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+/// FNV-1a with a final mix, so that every bit depends on the whole text.
+fn hash(prefix: &str, text: &str) -> u64 {
+    let fnv = prefix.bytes().chain(text.bytes()).fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     scramble(fnv)
 }
 
-/// The hash of a pair, in its order.
+/// The hash of an ordered pair.
 fn mix(first: u64, second: u64) -> u64 {
     scramble(first.rotate_left(23).wrapping_add(second))
 }
@@ -121,12 +122,12 @@ fn scramble(mut hash: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn likeness(a: &str, b: &str) -> f32 {
+    fn similarity(a: &str, b: &str) -> f32 {
         embed(a).iter().zip(embed(b)).map(|(x, y)| x * y).sum()
     }
 
     #[test]
-    fn a_vector_has_length_one_or_none() {
+    fn a_vector_has_length_one_or_zero() {
         let length = |text: &str| embed(text).iter().map(|value| value * value).sum::<f32>();
         assert!((length("The harbour master keeps the ledger.") - 1.0).abs() < 1e-5);
         assert_eq!(embed("...").len(), DIMENSIONS);
@@ -134,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn likeness_follows_the_words() {
+    fn texts_with_the_same_words_are_more_similar() {
         let text = "The harbour master keeps a ledger of every ship that lands.";
-        assert!((likeness(text, &text.to_uppercase()) - 1.0).abs() < 1e-5);
-        let near = likeness(text, "ledger of landing ships");
-        let far = likeness(text, "quarterly revenue grew by nine percent");
+        assert!((similarity(text, &text.to_uppercase()) - 1.0).abs() < 1e-5);
+        let near = similarity(text, "ledger of landing ships");
+        let far = similarity(text, "quarterly revenue grew by nine percent");
         assert!(near > far + 0.2, "{near} {far}");
-        let near = likeness("東京都の港湾局は船を管理する", "港湾局の船");
-        let far = likeness("東京都の港湾局は船を管理する", "今日は天気がいい");
+        let near = similarity("東京都の港湾局は船を管理する", "港湾局の船");
+        let far = similarity("東京都の港湾局は船を管理する", "今日は天気がいい");
         assert!(near > far + 0.2, "{near} {far}");
     }
 }

@@ -1,5 +1,5 @@
-//! Untrusted bytes into text, text into chunks, chunks into vectors. Plain synchronous code without
-//! network, database or clock, so that it can run in a child process that is held to limits.
+//! Extracts text from untrusted files, splits text into chunks, and computes vectors of chunks. The code is synchronous
+//! and uses no network, database or clock, so that it can run in a sandboxed child process.
 
 pub mod child;
 mod chunk;

@@ -1,5 +1,5 @@
-//! The child process by itself: what the program runs as its hidden subcommand, for tests and by hand. `attack` restricts
-//! itself as the child does and then tries what hostile code in it would.
+//! The child process as a separate program, for tests and manual use. `attack` sets the same sandbox and then tries
+//! calls that hostile code would try.
 
 use std::convert::Infallible;
 use std::fs::{self, File};
@@ -23,21 +23,21 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers whether it was possible.
+/// Returns whether the attempt succeeded.
 type Attempt<'a> = Box<dyn Fn() -> bool + 'a>;
 
-/// Tells what was possible: a word for each.
+/// Prints one line for each attempt that succeeded.
 fn attack(file: &str) -> ExitCode {
-    let mut status = File::open("/proc/self/status").expect("what the kernel says of us");
+    let mut status = File::open("/proc/self/status").expect("the status of this process");
     let mut open_before = File::options().append(true).open(file).expect("the file");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound");
     let parent = getppid().or(Pid::from_raw(1));
     let Ok(restricted) = sandbox::restrict_self(|| Ok::<(), Infallible>(()));
     println!("{restricted:?}");
-    let mut of_us = String::new();
-    let _ = status.read_to_string(&mut of_us);
-    println!("{}", of_us.lines().find(|line| line.starts_with("NoNewPrivs")).unwrap_or_default());
+    let mut status_text = String::new();
+    let _ = status.read_to_string(&mut status_text);
+    println!("{}", status_text.lines().find(|line| line.starts_with("NoNewPrivs")).unwrap_or_default());
     let attempts: [(&str, Attempt<'_>); 11] = [
         ("read", Box::new(|| File::open("/etc/passwd").is_ok())),
         ("read again", Box::new(|| File::open(file).is_ok())),
@@ -61,8 +61,8 @@ fn attack(file: &str) -> ExitCode {
         println!("possible: thread");
     }
     match writeln!(open_before, "written") {
-        Ok(()) => println!("what was open can be written"),
-        Err(error) => println!("what was open cannot be written: {error}"),
+        Ok(()) => println!("the open file can be written"),
+        Err(error) => println!("the open file cannot be written: {error}"),
     }
     ExitCode::SUCCESS
 }

@@ -1,5 +1,6 @@
-//! What the process that reads untrusted files takes from itself, before it reads: no file can be opened, made or
-//! removed, no connection made, no process started or signalled. What it needs is open already.
+//! The sandbox of the process that reads untrusted files. The process has its files open already. It can no longer
+//! open, create or remove a file, connect, start a process or send a signal
+//! (`the_sandbox_blocks_files_network_and_processes`).
 
 use std::collections::BTreeMap;
 
@@ -12,17 +13,17 @@ use seccompiler::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What the kernel enforces.
+/// The restrictions that the kernel enforces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
     /// No access to files, networks and other processes.
     pub landlock: bool,
-    /// Only calls that reading needs.
+    /// Only the system calls that reading needs.
     pub seccomp: bool,
 }
 
-/// As much as this kernel can do, with something to be done in between. Either of the two also keeps the process from ever
-/// gaining rights.
+/// Applies as much as this kernel supports, and calls `between` after Landlock and before seccomp. Both also set
+/// `no_new_privs`, so the process cannot gain privileges.
 pub fn restrict_self<E>(between: impl FnOnce() -> Result<(), E>) -> Result<Sandbox, E> {
     let landlock = restrict_access().unwrap_or(false);
     between()?;
@@ -41,7 +42,7 @@ fn restrict_access() -> Result<bool, RulesetError> {
     Ok(restricted.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Memory, the files that are open, time, and an end. Every other call fails.
+/// Calls for memory, open files, time and exit. Every other call fails.
 const ALLOWED: [i64; 33] = [
     libc::SYS_read,
     libc::SYS_readv,
@@ -80,15 +81,15 @@ const ALLOWED: [i64; 33] = [
 
 fn restrict_calls() -> Result<bool, seccompiler::Error> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
-    // A crash ends the process by a signal to itself.
-    let ourselves =
+    // A crash sends a signal to the process itself.
+    let to_this_process =
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(std::process::id()))?;
-    rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![ourselves])?]);
-    // How long an open file is, by the calls that take a path too.
+    rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![to_this_process])?]);
+    // The length of an open file. These calls also accept a path, so only AT_EMPTY_PATH is allowed.
     for (call, flags_at) in [(libc::SYS_newfstatat, 3), (libc::SYS_statx, 2)] {
         let flags = libc::AT_EMPTY_PATH as u64;
-        let of_open = SeccompCondition::new(flags_at, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, flags)?;
-        rules.insert(call, vec![SeccompRule::new(vec![of_open])?]);
+        let of_open_file = SeccompCondition::new(flags_at, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, flags)?;
+        rules.insert(call, vec![SeccompRule::new(vec![of_open_file])?]);
     }
     let arch = std::env::consts::ARCH.try_into()?;
     let denied = SeccompAction::Errno(libc::EPERM as u32);

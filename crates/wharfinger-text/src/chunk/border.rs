@@ -1,10 +1,9 @@
-//! Where a text may be cut, and how well: before a heading, between paragraphs, between sentences,
-//! between words.
+//! Where a text can be cut: before a heading, between paragraphs, between sentences, between words.
 
-/// How good a place is, the best last.
+/// The quality of a border, the best last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
-    /// Between a heading and what it is the heading of.
+    /// Between a heading and its text.
     Weak,
     Word,
     Sentence,
@@ -14,35 +13,35 @@ pub(super) enum Level {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Border {
-    /// Where the text before ends.
+    /// The end of the text before the border.
     pub(super) end: usize,
-    /// Where the text after begins: white space belongs to neither.
+    /// The start of the text after the border. The white space between belongs to neither.
     pub(super) next: usize,
     pub(super) level: Level,
 }
 
-/// The borders whose text before ends within `limit`, in their order.
+/// The borders with an `end` up to `limit`, in order.
 pub(super) fn find(window: &str, limit: usize) -> Vec<Border> {
     let mut borders = Vec::new();
     let mut characters = window.char_indices().peekable();
-    // Whether the sentence is over, and since when the line is what it is.
-    let mut is_ended = false;
-    let mut line = 0;
+    // Whether the sentence has ended, and where the current line starts.
+    let mut is_sentence_end = false;
+    let mut line_start = 0;
     while let Some((at, character)) = characters.next() {
         if at > limit {
             break;
         }
         if !character.is_whitespace() {
-            is_ended = match character {
+            is_sentence_end = match character {
                 '.' | '!' | '?' | '…' | '。' | '！' | '？' | '．' => true,
-                '"' | '\'' | ')' | ']' | '»' | '”' | '’' | '」' | '』' | '）' => is_ended,
+                '"' | '\'' | ')' | ']' | '»' | '”' | '’' | '」' | '』' | '）' => is_sentence_end,
                 _ => false,
             };
             let end = at + character.len_utf8();
-            // Scripts without blanks go on right after the stop, or after the bracket that closes with it.
-            let goes_on =
+            // Scripts without spaces continue right after the full stop or its closing bracket.
+            let continues =
                 characters.peek().is_some_and(|(_, next)| !next.is_whitespace() && !is_closing(*next));
-            if is_ended && is_wide_stop(character) && goes_on && end <= limit {
+            if is_sentence_end && is_wide_stop(character) && continues && end <= limit {
                 borders.push(Border { end, next: end, level: Level::Sentence });
             }
             continue;
@@ -55,27 +54,27 @@ pub(super) fn find(window: &str, limit: usize) -> Vec<Border> {
             is_new_page |= character == '\u{c}';
             next = blank + character.len_utf8();
         }
-        let level = if lines > 0 && is_heading(&window[line..at]) {
+        let level = if lines > 0 && is_heading(&window[line_start..at]) {
             Level::Weak
         } else if (lines > 0 || is_new_page) && is_heading(&window[next..]) {
             Level::Heading
         } else if lines > 1 || is_new_page {
             Level::Paragraph
-        } else if is_ended {
+        } else if is_sentence_end {
             Level::Sentence
         } else {
             Level::Word
         };
         if lines > 0 || is_new_page {
-            line = next;
+            line_start = next;
         }
-        is_ended = false;
+        is_sentence_end = false;
         borders.push(Border { end: at, next, level });
     }
     borders
 }
 
-/// A line that begins as Markdown's headings do.
+/// Whether the line starts like a Markdown heading.
 fn is_heading(line: &str) -> bool {
     let text = line.trim_start_matches('#');
     let marks = line.len() - text.len();
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn borders_have_their_levels() {
+    fn each_border_has_its_level() {
         let text = "One two.) Three\n\nfour\n# Head\n\nbody";
         let found = levels(text);
         let expected = [
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn stops_of_scripts_without_blanks_end_sentences() {
+    fn a_full_stop_ends_a_sentence_in_scripts_without_spaces() {
         assert_eq!(
             levels("船が来た。「港だ。」荷を"),
             [("「港だ。」荷を", Level::Sentence), ("荷を", Level::Sentence)]
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_a_paragraph_at_least() {
+    fn a_page_break_is_a_paragraph_or_a_heading() {
         assert_eq!(levels("a\u{c}b"), [("b", Level::Paragraph)]);
         assert_eq!(levels("a\n\u{c}\n## b"), [("## b", Level::Heading), ("b", Level::Word)]);
     }

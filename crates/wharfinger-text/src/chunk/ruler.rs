@@ -1,4 +1,4 @@
-//! How far a chunk reaches, in characters or in tokens.
+//! Measures chunks in characters or in tokens.
 
 use std::sync::OnceLock;
 
@@ -6,27 +6,25 @@ use tiktoken_rs::CoreBPE;
 
 use super::ChunkUnit;
 
-/// The size of a chunk has its limits: a window of its text is held in memory.
+/// A window of one chunk is held in memory, so the size has a limit.
 const SIZE_MAX: usize = 100_000;
 
-/// One character may be as many tokens as it has bytes; a chunk must hold some of them.
+/// One character can be as many tokens as it has bytes. A chunk must have room for several tokens.
 const TOKENS_MIN: usize = 8;
 
-/// How many bytes of text are looked at for a token. One that stands for more, mostly blanks, makes
-/// the chunk shorter.
+/// The window has so many bytes for each token. If tokens are longer (usually runs of blanks), the chunk is shorter.
 const BYTES_PER_TOKEN_MAX: usize = 16;
 
-/// How many bytes a token of ordinary text has at most, to read no more of it than is needed.
+/// The usual maximum of bytes for a token. The tokenizer first reads only so much text.
 const BYTES_PER_TOKEN: usize = 5;
 
-/// Where a text ends inside a piece that the tokenizer would have taken whole, it may have so many
-/// tokens more.
-const TOKENS_ASIDE: usize = 16;
+/// If a cut divides a piece that the tokenizer reads as a whole, the text can have so many additional tokens.
+const TOKENS_MARGIN: usize = 16;
 
 const BYTES_PER_CHAR_MAX: usize = 4;
 
-/// What is needed behind the end to tell what kind of border it is.
-const BYTES_BEHIND: usize = 64;
+/// The text after the limit that is needed to classify a border.
+const BYTES_AFTER: usize = 64;
 
 pub(super) enum Ruler {
     Chars { size: usize },
@@ -35,12 +33,12 @@ pub(super) enum Ruler {
 
 impl Ruler {
     pub(super) fn new(unit: ChunkUnit, size: usize) -> Result<Self, String> {
-        let least = match unit {
+        let size_min = match unit {
             ChunkUnit::Chars => 1,
             ChunkUnit::Tokens => TOKENS_MIN,
         };
-        if !(least..=SIZE_MAX).contains(&size) {
-            return Err(format!("a size of {size} is not between {least} and {SIZE_MAX}"));
+        if !(size_min..=SIZE_MAX).contains(&size) {
+            return Err(format!("the size is {size}; it must be between {size_min} and {SIZE_MAX}"));
         }
         Ok(match unit {
             ChunkUnit::Chars => Self::Chars { size },
@@ -50,8 +48,8 @@ impl Ruler {
 
     pub(super) fn window_bytes(&self) -> usize {
         match self {
-            Self::Chars { size } => size * BYTES_PER_CHAR_MAX + BYTES_BEHIND,
-            Self::Tokens { size, .. } => size * BYTES_PER_TOKEN_MAX + BYTES_BEHIND,
+            Self::Chars { size } => size * BYTES_PER_CHAR_MAX + BYTES_AFTER,
+            Self::Tokens { size, .. } => size * BYTES_PER_TOKEN_MAX + BYTES_AFTER,
         }
     }
 
@@ -69,33 +67,33 @@ impl Ruler {
         }
     }
 
-    /// Whether the text, which is the beginning of the window, is no larger than a chunk.
+    /// Whether the text fits into a chunk. The text is the beginning of the window.
     pub(super) fn holds(&self, text: &str, reach: &Reach<'_>) -> bool {
         match self {
             Self::Chars { .. } => true,
             Self::Tokens { size, tokenizer } => {
-                reach.tokens_before(text.len()) + TOKENS_ASIDE <= *size || tokenizer.count(text) <= *size
+                reach.tokens_before(text.len()) + TOKENS_MARGIN <= *size || tokenizer.count(text) <= *size
             }
         }
     }
 }
 
-/// What part of a window a chunk may take.
+/// The part of a window that fits into a chunk.
 pub(super) struct Reach<'w> {
     window: &'w str,
     size: usize,
-    /// Where each token ends, if tokens count.
+    /// The end of each token, if the unit is tokens.
     token_ends: Option<Vec<usize>>,
     limit: usize,
 }
 
 impl Reach<'_> {
-    /// The most a chunk can hold.
+    /// The maximum length of a chunk in bytes.
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Where a chunk of a half or a third of the size would end.
+    /// The end of a chunk of a half or a third of the size.
     pub(super) fn part(&self, divisor: usize) -> usize {
         match &self.token_ends {
             None => nth_char(self.window, self.size / divisor),
@@ -106,7 +104,7 @@ impl Reach<'_> {
         }
     }
 
-    /// So many units before `at`.
+    /// The place that is `units` before `at`.
     pub(super) fn back(&self, at: usize, units: usize) -> usize {
         match &self.token_ends {
             None => {
@@ -121,25 +119,25 @@ impl Reach<'_> {
         }
     }
 
-    /// How many tokens begin before `at`.
+    /// The number of tokens that begin before `at`.
     fn tokens_before(&self, at: usize) -> usize {
         self.token_ends.as_ref().map_or(0, |ends| (ends.partition_point(|end| *end < at) + 1).min(ends.len()))
     }
 }
 
-/// Where the character with this number begins.
+/// The start of the character with this number.
 fn nth_char(text: &str, number: usize) -> usize {
     text.char_indices().nth(number).map_or(text.len(), |(index, _)| index)
 }
 
 pub(super) struct Tokenizer {
     encoder: &'static CoreBPE,
-    /// Of each token, how many bytes it stands for.
+    /// The number of bytes of each token.
     lengths: Vec<u8>,
 }
 
 impl Tokenizer {
-    /// Reading the vocabulary takes a tenth of a second, so it is done once.
+    /// Reading the vocabulary takes about 0.1 s, so the program reads it once.
     fn shared() -> &'static Self {
         static SHARED: OnceLock<Tokenizer> = OnceLock::new();
         SHARED.get_or_init(|| {
@@ -154,13 +152,13 @@ impl Tokenizer {
         self.encoder.encode_ordinary(text).len()
     }
 
-    /// Where tokens end, for `size` of them and some more if the text has them.
+    /// The ends of `size` tokens and a margin, or of all tokens of a shorter text.
     fn token_ends(&self, text: &str, size: usize) -> Vec<usize> {
-        let mut bytes = (size + TOKENS_ASIDE) * BYTES_PER_TOKEN;
+        let mut bytes = (size + TOKENS_MARGIN) * BYTES_PER_TOKEN;
         loop {
             let beginning = &text[..text.floor_char_boundary(bytes)];
             let tokens = self.encoder.encode_ordinary(beginning);
-            if tokens.len() >= size + TOKENS_ASIDE || beginning.len() == text.len() {
+            if tokens.len() >= size + TOKENS_MARGIN || beginning.len() == text.len() {
                 let mut end = 0;
                 let lengths = tokens.iter().map(|token| usize::from(self.lengths[*token as usize]));
                 return lengths

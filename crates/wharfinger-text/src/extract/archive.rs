@@ -1,5 +1,5 @@
-//! Documents that are ZIP archives: which of them one is, and its parts, inflated under one budget
-//! for all. What headers say of sizes is not believed.
+//! Documents in ZIP archives: their format and their parts. All parts share one limit of inflated bytes. Sizes in
+//! headers are ignored, because they can be wrong (`sizes_in_headers_are_not_trusted`).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use super::xml::{self, Node};
 
 const ENTRIES_MAX: usize = 65_536;
 
-/// Which document an archive is, with its main part.
+/// The format of the document, with the name of its main part.
 pub(super) enum Format {
     Docx(String),
     Pptx(String),
@@ -33,12 +33,12 @@ impl<'f> Archive<'f> {
     pub(super) fn open(file: &'f mut File, inflated_bytes_max: u64) -> Result<Self, ExtractError> {
         let zip = ZipArchive::new(BufReader::new(file)).map_err(|error| zip_error(error, "the archive"))?;
         if zip.len() > ENTRIES_MAX {
-            return Err(ExtractError::TooLarge(format!("more than {ENTRIES_MAX} entries in the archive")));
+            return Err(ExtractError::TooLarge(format!("the archive has more than {ENTRIES_MAX} entries")));
         }
         Ok(Self { zip, inflated_bytes_left: inflated_bytes_max, inflated_bytes_max })
     }
 
-    /// What the archive is, by the parts it has.
+    /// The format of the document, by the parts of the archive.
     pub(super) fn format(&mut self) -> Result<Format, ExtractError> {
         if self.has("_rels/.rels") && self.has("[Content_Types].xml") {
             return self.office_document();
@@ -62,15 +62,15 @@ impl<'f> Archive<'f> {
                 return Err(ExtractError::Encrypted("a ZIP archive with a password".to_owned()));
             }
         }
-        Err(ExtractError::NotSupported("a ZIP archive that is no document".to_owned()))
+        Err(ExtractError::NotSupported("a ZIP archive that is not a document".to_owned()))
     }
 
-    /// The kinds of Office are told by the folder of the main part, which the archive's relations name.
+    /// The folder of the main part shows the kind of an Office document. The archive's relations name the main part.
     fn office_document(&mut self) -> Result<Format, ExtractError> {
         let relations = self.relations("")?;
         let main = relations.into_values().find(|relation| relation.kind == "officeDocument");
         let Some(main) = main else {
-            return Err(ExtractError::NotSupported("a package of Office that is no document".to_owned()));
+            return Err(ExtractError::NotSupported("an Office package without a document".to_owned()));
         };
         if !self.has(&main.target) {
             return Err(ExtractError::Corrupted(format!("{} is missing", main.target)));
@@ -91,7 +91,7 @@ impl<'f> Archive<'f> {
         self.zip.index_for_name(name).is_some()
     }
 
-    /// A part to be read; what is inflated counts against the budget of all.
+    /// A reader of a part. Its bytes count against the limit of the archive.
     pub(super) fn part(&mut self, name: &str) -> Result<BufReader<Inflated<'_, impl Read>>, ExtractError> {
         let index = self
             .zip
@@ -105,14 +105,14 @@ impl<'f> Archive<'f> {
         }))
     }
 
-    /// A small part, whole.
+    /// The text of a small part.
     pub(super) fn text(&mut self, name: &str, bytes_max: u64) -> Result<String, ExtractError> {
         let mut bytes = Vec::new();
         self.part(name)?.take(bytes_max).read_to_end(&mut bytes).map_err(|error| read_error(&error, name))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// What a part of an Office document refers to, by the names it uses; the package itself is "".
+    /// The relations of a part of an Office document, by their ids. The name of the package itself is "".
     pub(super) fn relations(&mut self, part: &str) -> Result<HashMap<String, Relation>, ExtractError> {
         let (folder, file) = part.rsplit_once('/').unwrap_or(("", part));
         let name = match folder {
@@ -140,13 +140,13 @@ impl<'f> Archive<'f> {
 }
 
 pub(super) struct Relation {
-    /// The last word of the relation's type.
+    /// The last segment of the relation's type.
     pub(super) kind: String,
     /// The name of the part in the archive.
     pub(super) target: String,
 }
 
-/// A reference as seen from a folder of the archive, without its fragment.
+/// Resolves a reference against a folder of the archive, without its fragment.
 pub(super) fn resolve(folder: &str, reference: &str) -> String {
     let reference = reference.split('#').next().unwrap_or_default();
     let mut steps: Vec<&str> = match reference.starts_with('/') {
@@ -163,7 +163,7 @@ pub(super) fn resolve(folder: &str, reference: &str) -> String {
     steps.join("/")
 }
 
-/// Counts what comes out of an entry, whatever its header says.
+/// Counts the inflated bytes of an entry.
 pub(super) struct Inflated<'a, R> {
     source: R,
     bytes_left: &'a mut u64,
@@ -182,10 +182,10 @@ impl<R: Read> Read for Inflated<'_, R> {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("more than {0} bytes inflated")]
+#[error("it inflates to more than {0} bytes")]
 struct Exceeded(u64);
 
-/// What a failure to read a part means: too much, damage, or this machine's own trouble.
+/// Classifies a failure to read a part: over the limit, damaged, or a failure of this machine.
 pub(super) fn read_error(error: &io::Error, name: &str) -> ExtractError {
     if let Some(exceeded) = error.get_ref().and_then(|inner| inner.downcast_ref::<Exceeded>()) {
         return ExtractError::TooLarge(exceeded.to_string());
@@ -202,9 +202,9 @@ fn zip_error(error: ZipError, name: &str) -> ExtractError {
         ZipError::UnsupportedArchive(reason) if reason == ZipError::PASSWORD_REQUIRED => {
             ExtractError::Encrypted(format!("{name} has a password"))
         }
-        ZipError::UnsupportedArchive(reason) => ExtractError::NotSupported(format!("an archive: {reason}")),
+        ZipError::UnsupportedArchive(reason) => ExtractError::NotSupported(format!("this archive: {reason}")),
         ZipError::CompressionMethodNotSupported(method) => {
-            ExtractError::NotSupported(format!("an archive compressed by method {method}"))
+            ExtractError::NotSupported(format!("an archive with compression method {method}"))
         }
         other => ExtractError::Corrupted(format!("{name}: {other}")),
     }
@@ -215,7 +215,7 @@ mod tests {
     use super::resolve;
 
     #[test]
-    fn references_are_seen_from_their_folder() {
+    fn references_resolve_against_their_folder() {
         assert_eq!(resolve("ppt", "slides/slide1.xml"), "ppt/slides/slide1.xml");
         assert_eq!(resolve("ppt/slides", "../notesSlides/n1.xml"), "ppt/notesSlides/n1.xml");
         assert_eq!(resolve("ppt", "/xl/workbook.xml#a"), "xl/workbook.xml");

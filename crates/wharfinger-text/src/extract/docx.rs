@@ -1,4 +1,4 @@
-//! Word documents: the main part with its headings, lists and tables, then the notes.
+//! Word documents: the main part with its headings and tables, then the notes.
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ pub(super) fn extract(
     Ok(())
 }
 
-/// The level of each style that is a heading, by the style's id.
+/// The heading levels by style id.
 fn heading_levels(archive: &mut Archive<'_>, part: &str) -> Result<HashMap<String, usize>, ExtractError> {
     let mut levels = HashMap::new();
     let mut id = None;
@@ -55,7 +55,7 @@ fn heading_levels(archive: &mut Archive<'_>, part: &str) -> Result<HashMap<Strin
     Ok(levels)
 }
 
-/// Word names its own styles in English, whatever language it shows them in.
+/// Word stores the names of its built-in styles in English.
 fn level_of_name(name: &str) -> Option<usize> {
     let name = name.to_ascii_lowercase();
     match name.as_str() {
@@ -73,7 +73,7 @@ struct Body<'s, 'w> {
     sink: &'s mut TextSink<'w>,
     levels: &'s HashMap<String, usize>,
     in_text: bool,
-    /// Depth inside an element that repeats what was there, for older readers.
+    /// Depth inside a `Fallback` element, which repeats content for older readers.
     skipped: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Bytes into characters, in pieces: which encoding a file is in, if it is text at all, is settled
-//! by reading all of it once, in constant memory.
+//! Decodes bytes into characters, in pieces. The whole file is read once, in constant memory, to detect its encoding,
+//! or that it is not text.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -11,8 +11,8 @@ use super::ExtractError;
 
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// The encoding of the file, or none where it is not text. What a page declares is believed unless
-/// a byte order mark knows better.
+/// The encoding of the file, or None for a binary file. A byte order mark of UTF-16 has priority over the declared
+/// encoding.
 pub(super) fn of(
     file: &mut File,
     declared: Option<&'static Encoding>,
@@ -32,7 +32,7 @@ pub(super) fn of(
         {
             return Ok(is_wide_text(&piece[..read], wide).then_some(wide));
         }
-        survey.look_at(&piece[..read]);
+        survey.add(&piece[..read]);
         if survey.is_binary() {
             return Ok(None);
         }
@@ -40,14 +40,14 @@ pub(super) fn of(
     Ok(survey.verdict(declared))
 }
 
-/// Two bytes are soon taken for a byte order mark; that what follows are characters is not so soon said.
+/// A binary file can start with the bytes of a byte order mark by chance, so the first piece must decode to text too.
 fn is_wide_text(piece: &[u8], encoding: &'static Encoding) -> bool {
     let mut text = String::with_capacity(piece.len() * 3 + 16);
     let (_, _, had_faults) = encoding.new_decoder().decode_to_string(piece, &mut text, false);
     !had_faults && !text.chars().any(|c| u8::try_from(c).is_ok_and(is_control))
 }
 
-/// What was seen of bytes that may be text.
+/// Counts over the bytes of a file, to decide whether it is text.
 #[derive(Default)]
 struct Survey {
     bytes: u64,
@@ -55,17 +55,17 @@ struct Survey {
     above_ascii: u64,
     /// Bytes that Windows-1252 has no character for.
     undefined: u64,
-    /// Characters of more than one byte, and faults, if the bytes are taken for UTF-8.
+    /// Characters of more than one byte, and decoding faults, if the file is read as UTF-8.
     characters: u64,
     faults: u64,
-    /// A character cut in two by the end of a piece.
-    begun: Vec<u8>,
+    /// The bytes of a character that continues in the next piece.
+    partial: Vec<u8>,
 }
 
 impl Survey {
-    fn look_at(&mut self, piece: &[u8]) {
+    fn add(&mut self, piece: &[u8]) {
         self.bytes += piece.len() as u64;
-        if piece.is_ascii() && self.begun.is_empty() {
+        if piece.is_ascii() && self.partial.is_empty() {
             self.controls += piece.iter().filter(|byte| is_control(**byte)).count() as u64;
             return;
         }
@@ -74,7 +74,7 @@ impl Survey {
             self.above_ascii += u64::from(*byte >= 0x80);
             self.undefined += u64::from(matches!(byte, 0x81 | 0x8d | 0x8f | 0x90 | 0x9d));
         }
-        let mut joined = std::mem::take(&mut self.begun);
+        let mut joined = std::mem::take(&mut self.partial);
         joined.extend_from_slice(piece);
         let mut rest = joined.as_slice();
         loop {
@@ -92,7 +92,7 @@ impl Survey {
                             rest = &after[length..];
                         }
                         None => {
-                            self.begun = after.to_vec();
+                            self.partial = after.to_vec();
                             return;
                         }
                     }
@@ -101,14 +101,13 @@ impl Survey {
         }
     }
 
-    /// Text may hold a stray control character or two, not one in a hundred, and never a NUL so early
-    /// and often as binary formats do.
+    /// Text can contain a few control characters, but at most 1 in 200 bytes.
     fn is_binary(&self) -> bool {
         self.controls > 8 && self.controls * 200 > self.bytes
     }
 
     fn verdict(mut self, declared: Option<&'static Encoding>) -> Option<&'static Encoding> {
-        if !self.begun.is_empty() {
+        if !self.partial.is_empty() {
             self.faults += 1;
         }
         if self.controls > 0 && (self.controls * 200 > self.bytes) {
@@ -117,8 +116,7 @@ impl Survey {
         if declared.is_some_and(|declared| declared != UTF_8) {
             return declared;
         }
-        // Text in UTF-8 that was cut off or patched is still that; text in another encoding hardly
-        // ever looks like UTF-8 by chance.
+        // Truncated or damaged UTF-8 is still read as UTF-8. Text in another encoding almost never looks like UTF-8.
         if self.faults == 0 || self.faults * 8 <= self.characters {
             return Some(UTF_8);
         }
@@ -133,16 +131,16 @@ fn long_characters(text: &str) -> u64 {
 }
 
 fn is_control(byte: u8) -> bool {
-    // Backspace and escape are in what terminals recorded.
+    // Recordings of terminals contain backspace and escape, so these are allowed.
     matches!(byte, 0..=0x07 | 0x0e..=0x1a | 0x1c..=0x1f | 0x7f)
 }
 
-/// The beginning of a text, for a look at its kind.
+/// Decodes the first bytes of a file, to detect its kind.
 pub(super) fn head<'a>(bytes: &'a [u8], encoding: &'static Encoding) -> Cow<'a, str> {
     encoding.decode(bytes).0
 }
 
-/// Hands the text of the file on in pieces; what is no character becomes U+FFFD.
+/// Passes the text of the file to `piece`, in pieces. Invalid bytes become U+FFFD.
 pub(super) fn decode(
     file: &mut File,
     encoding: &'static Encoding,
@@ -158,15 +156,15 @@ pub(super) fn decode(
     }
 }
 
-/// A reader of another encoding as a reader of UTF-8.
+/// Decodes a reader to UTF-8.
 pub(super) struct Decoded<R> {
     source: R,
     decoder: Decoder,
     raw: Vec<u8>,
     text: String,
-    /// How much of `text` was read as bytes.
-    taken: usize,
-    is_over: bool,
+    /// The number of bytes of `text` that were read.
+    consumed: usize,
+    is_at_end: bool,
 }
 
 impl<R: Read> Decoded<R> {
@@ -176,21 +174,21 @@ impl<R: Read> Decoded<R> {
             decoder: encoding.new_decoder(),
             raw: vec![0; PIECE_BYTES],
             text: String::with_capacity(PIECE_BYTES * 3 + 16),
-            taken: 0,
-            is_over: false,
+            consumed: 0,
+            is_at_end: false,
         }
     }
 
     fn next_piece(&mut self) -> std::io::Result<Option<&str>> {
         self.text.clear();
-        self.taken = 0;
-        while !self.is_over && self.text.is_empty() {
+        self.consumed = 0;
+        while !self.is_at_end && self.text.is_empty() {
             let read = self.source.read(&mut self.raw)?;
-            self.is_over = read == 0;
-            // Room for three bytes a byte, which is the most that any encoding asks for.
+            self.is_at_end = read == 0;
+            // A byte becomes at most three bytes of UTF-8.
             let (result, _, _) =
-                self.decoder.decode_to_string(&self.raw[..read], &mut self.text, self.is_over);
-            assert_eq!(result, CoderResult::InputEmpty, "the text has room for all of the piece");
+                self.decoder.decode_to_string(&self.raw[..read], &mut self.text, self.is_at_end);
+            assert_eq!(result, CoderResult::InputEmpty, "the buffer has room for the whole piece");
         }
         Ok((!self.text.is_empty()).then_some(self.text.as_str()))
     }
@@ -198,12 +196,12 @@ impl<R: Read> Decoded<R> {
 
 impl<R: Read> Read for Decoded<R> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        if self.taken == self.text.len() && self.next_piece()?.is_none() {
+        if self.consumed == self.text.len() && self.next_piece()?.is_none() {
             return Ok(0);
         }
-        let count = into.len().min(self.text.len() - self.taken);
-        into[..count].copy_from_slice(&self.text.as_bytes()[self.taken..self.taken + count]);
-        self.taken += count;
+        let count = into.len().min(self.text.len() - self.consumed);
+        into[..count].copy_from_slice(&self.text.as_bytes()[self.consumed..self.consumed + count]);
+        self.consumed += count;
         Ok(count)
     }
 }
@@ -213,16 +211,16 @@ mod tests {
     use super::*;
 
     fn verdict(bytes: &[u8]) -> Option<&'static Encoding> {
-        // In small pieces, so that characters are cut in two.
+        // The pieces are small, so that they divide characters.
         let mut survey = Survey::default();
         for piece in bytes.chunks(3) {
-            survey.look_at(piece);
+            survey.add(piece);
         }
         survey.verdict(None)
     }
 
     #[test]
-    fn text_is_told_from_what_is_not() {
+    fn text_is_distinguished_from_binary_data() {
         assert_eq!(verdict(b""), Some(UTF_8));
         assert_eq!(verdict("Grüße, 世界, and a 🦀.".as_bytes()), Some(UTF_8));
         assert_eq!(verdict(&"äöüäöüäöüäö".as_bytes()[..21]), Some(UTF_8), "cut off");

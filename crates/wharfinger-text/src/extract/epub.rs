@@ -1,4 +1,4 @@
-//! Books: the chapters in the order of the spine, each of them a page of XHTML.
+//! EPUB books: the chapters in the order of the spine. Each chapter is a page of XHTML.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,7 +20,7 @@ pub(super) fn extract(
 ) -> Result<u32, ExtractError> {
     refuse_encrypted(archive)?;
     let mut chapters = chapters(archive, pages_max)?;
-    // Books name what they do not hold, and readers pass over it.
+    // The spine can name chapters that the archive does not contain. E-book readers skip them.
     chapters.retain(|chapter| archive.has(chapter));
     for chapter in &chapters {
         sink.gap(Gap::Page);
@@ -30,7 +30,7 @@ pub(super) fn extract(
     pages_within(chapters.len(), pages_max)
 }
 
-/// Fonts are often scrambled, which is no obstacle; anything else is a lock.
+/// Obfuscated fonts do not matter for text. Any other encryption is rights management.
 fn refuse_encrypted(archive: &mut Archive<'_>) -> Result<(), ExtractError> {
     if !archive.has(ENCRYPTION) {
         return Ok(());
@@ -58,7 +58,8 @@ fn chapters(archive: &mut Archive<'_>, pages_max: u32) -> Result<Vec<String>, Ex
         }
         Ok(())
     })?;
-    let package = package.ok_or_else(|| ExtractError::Corrupted(format!("{CONTAINER} names no book")))?;
+    let package = package
+        .ok_or_else(|| ExtractError::Corrupted(format!("{CONTAINER} does not name a package file")))?;
     let folder = package.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut items = HashMap::new();
     let mut seen = HashSet::new();
@@ -76,7 +77,7 @@ fn chapters(archive: &mut Archive<'_>, pages_max: u32) -> Result<Vec<String>, Ex
             }
             b"itemref" => {
                 if let Some(part) = element.attribute(b"idref").and_then(|id| items.get(&id)) {
-                    // A book may name a chapter often; it is read once.
+                    // The spine can name a chapter many times. The chapter is read once.
                     if seen.insert(part.clone()) {
                         pages_within(chapters.len() + 1, pages_max)?;
                         chapters.push(part.clone());

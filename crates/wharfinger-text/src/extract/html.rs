@@ -1,5 +1,5 @@
-//! HTML by its tokens alone, as they come: no tree is built, so neither depth nor length costs
-//! memory. Block elements are gaps, headings are marked, scripts and styles are not text.
+//! HTML as a stream of tokens. No tree is built, so depth and length use no memory. Block elements become gaps,
+//! headings get marks, scripts and styles are skipped.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,11 +11,11 @@ use super::ExtractError;
 use super::encoding::Decoded;
 use super::sink::{Gap, TextSink};
 
-/// Pages and chapters differ in what they repeat and how they close.
+/// HTML pages and XHTML chapters treat titles and self-closing elements in different ways.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     Html,
-    /// A chapter: `<title/>` ends itself, and repeats the chapter's heading.
+    /// A chapter of an EPUB. `<title/>` closes itself, and a title is skipped because it repeats the chapter's heading.
     Xhtml,
 }
 
@@ -27,7 +27,7 @@ pub(super) fn extract_file(
     extract(Decoded::new(file, encoding), Dialect::Html, sink, ExtractError::local)
 }
 
-/// Reads a page of UTF-8; `failed` says what a failure to read means.
+/// Reads a page in UTF-8. `failed` converts a read error.
 pub(super) fn extract<R: Read>(
     page: R,
     dialect: Dialect,
@@ -47,14 +47,14 @@ pub(super) fn extract<R: Read>(
         preformatted: 0,
         is_first_of_pre: false,
     };
-    // The only token there ever is, is a failure.
+    // The emitter returns a token only for a failure.
     match Tokenizer::new_with_emitter(IoReader::new(page), page_emitter).next() {
         Some(failure) => Err(failure.unwrap_or_else(|error| failed(&error))),
         None => Ok(()),
     }
 }
 
-/// What the page says of its encoding in its first kilobytes.
+/// The encoding that the page declares in its first kilobytes.
 pub(super) fn declared_encoding(head: &[u8]) -> Option<&'static Encoding> {
     let head = String::from_utf8_lossy(head).to_ascii_lowercase();
     let from = |word: &str| {
@@ -64,13 +64,13 @@ pub(super) fn declared_encoding(head: &[u8]) -> Option<&'static Encoding> {
         Encoding::for_label(&value.as_bytes()[..end])
     };
     let is_xml = head.trim_start().starts_with("<?xml");
-    // Whoever could read this as ASCII is not reading UTF-16, whatever it says.
+    // The declaration was readable as ASCII, so the page cannot be UTF-16, even if it declares that.
     from("charset")
         .or_else(|| if is_xml { from("encoding") } else { None })
         .filter(|encoding| encoding.is_ascii_compatible() || *encoding == encoding_rs::ISO_2022_JP)
 }
 
-/// Long enough for the name of any element that matters.
+/// Long enough for the names of all known elements.
 const NAME_BYTES_MAX: usize = 16;
 const TEXT_BYTES: usize = 8 * 1024;
 
@@ -78,30 +78,30 @@ struct Page<'s, 'w> {
     sink: &'s mut TextSink<'w>,
     dialect: Dialect,
     failure: Option<ExtractError>,
-    /// Characters that were not handed on yet; a piece may end within one.
+    /// Text that was not written yet. It can end inside a character.
     text: Vec<u8>,
     tag: Vec<u8>,
     is_end: bool,
     closes_itself: bool,
     last_start: Vec<u8>,
-    /// The element whose content is not text.
+    /// The element whose content is skipped.
     skipped: Option<Vec<u8>>,
     preformatted: usize,
     is_first_of_pre: bool,
 }
 
 impl Page<'_, '_> {
-    fn note<T>(&mut self, outcome: Result<T, ExtractError>) {
+    fn record_failure<T>(&mut self, outcome: Result<T, ExtractError>) {
         if let Err(error) = outcome {
             self.failure.get_or_insert(error);
         }
     }
 
-    /// Hands on the text so far, up to a character that is not whole yet.
-    fn flush(&mut self, is_over: bool) {
+    /// Writes the text so far, except an incomplete character at the end.
+    fn flush(&mut self, is_complete: bool) {
         let text = std::mem::take(&mut self.text);
         let whole = match std::str::from_utf8(&text) {
-            Err(error) if error.error_len().is_none() && !is_over => error.valid_up_to(),
+            Err(error) if error.error_len().is_none() && !is_complete => error.valid_up_to(),
             _ => text.len(),
         };
         if self.skipped.is_none() {
@@ -113,7 +113,7 @@ impl Page<'_, '_> {
             } else {
                 self.sink.words(&words)
             };
-            self.note(outcome);
+            self.record_failure(outcome);
         }
         self.text.extend_from_slice(&text[whole..]);
     }
@@ -275,7 +275,7 @@ impl Emitter for Page<'_, '_> {
     fn set_force_quirks(&mut self) {}
 
     fn push_tag_name(&mut self, name: &[u8]) {
-        // One byte too many is kept, so that a longer name is none that we know.
+        // One byte more than the limit is kept, so that a longer name matches no known element.
         let room = (NAME_BYTES_MAX + 1).saturating_sub(self.tag.len());
         self.tag.extend_from_slice(&name[..name.len().min(room)]);
     }

@@ -1,5 +1,4 @@
-//! JSON as text: its structure stays, and the characters that writers escape are themselves again,
-//! or whoever does not write in ASCII could not be searched for.
+//! JSON as text. The structure stays. Escaped characters are decoded, because a search for `ü` must find `\u00fc`.
 
 use std::fs::File;
 
@@ -26,12 +25,12 @@ pub(super) fn extract(
     sink.verbatim(&text)
 }
 
-/// Where in an escape the last piece ended.
+/// The state at the end of a piece, which can be inside an escape sequence.
 #[derive(Default)]
 struct Unescape {
-    /// From the backslash on, without it; empty right after it.
-    begun: Option<String>,
-    /// The first half of a pair of surrogates.
+    /// The characters after the backslash of an incomplete escape sequence.
+    partial: Option<String>,
+    /// The high surrogate of an incomplete pair.
     high: Option<u16>,
 }
 
@@ -39,13 +38,13 @@ impl Unescape {
     fn push(&mut self, piece: &str, out: &mut String) {
         let mut rest = piece;
         while !rest.is_empty() {
-            if self.begun.is_none() {
+            if self.partial.is_none() {
                 let Some(at) = rest.find('\\') else {
                     self.plain(rest, out);
                     return;
                 };
                 self.plain(&rest[..at], out);
-                self.begun = Some(String::new());
+                self.partial = Some(String::new());
                 rest = &rest[at + 1..];
                 continue;
             }
@@ -63,8 +62,8 @@ impl Unescape {
     }
 
     fn escaped(&mut self, c: char, out: &mut String) {
-        let begun = self.begun.get_or_insert_default();
-        if begun.is_empty() && c != 'u' {
+        let partial = self.partial.get_or_insert_default();
+        if partial.is_empty() && c != 'u' {
             let character = match c {
                 'n' => '\n',
                 't' => '\t',
@@ -72,19 +71,19 @@ impl Unescape {
                 'b' | 'f' => ' ',
                 other => other,
             };
-            self.begun = None;
+            self.partial = None;
             self.drop_high(out);
             out.push(character);
             return;
         }
-        begun.push(c);
+        partial.push(c);
         const LENGTH: usize = "u0000".len();
-        if begun.chars().count() < LENGTH {
+        if partial.chars().count() < LENGTH {
             return;
         }
-        let code = begun.get(1..).and_then(|digits| u16::from_str_radix(digits, 16).ok());
-        let text = std::mem::take(begun);
-        self.begun = None;
+        let code = partial.get(1..).and_then(|digits| u16::from_str_radix(digits, 16).ok());
+        let text = std::mem::take(partial);
+        self.partial = None;
         match code {
             Some(code) => self.unit(code, out),
             None => {
@@ -117,9 +116,9 @@ impl Unescape {
 
     fn finish(&mut self, out: &mut String) {
         self.drop_high(out);
-        if let Some(begun) = self.begun.take() {
+        if let Some(partial) = self.partial.take() {
             out.push('\\');
-            out.push_str(&begun);
+            out.push_str(&partial);
         }
     }
 }
@@ -129,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_become_characters_wherever_the_pieces_end() {
+    fn escapes_are_decoded_across_pieces() {
         let json = r#"{"a": "Gr\u00fc\u00dfe \ud83e\udd80 \"x\" \\ \uzzzz \ud83e."}"#;
         let expected = "{\"a\": \"Grüße 🦀 \"x\" \\ \\uzzzz \u{fffd}.\"}";
         for size in 1..json.len() {

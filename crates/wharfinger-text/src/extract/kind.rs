@@ -1,5 +1,5 @@
-//! What a file is, by its content. Names lie, and so do declared types; the name is asked only to
-//! tell kinds of plain text apart.
+//! Detects the kind of a file by its content, because names and declared types can be wrong. The name only selects the
+//! kind of plain text.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -10,13 +10,13 @@ use super::{ExtractError, encoding, html};
 
 const HEAD_BYTES: u64 = 8192;
 
-/// Where readers of PDF look for its signature: some writers put something in front.
+/// PDF readers accept the signature in this range, because some writers put other bytes before it.
 const PDF_HEAD_BYTES: usize = 1024;
 
 pub(super) enum Kind {
     Pdf,
     Rtf,
-    /// A document in a ZIP archive, or just an archive.
+    /// A document in a ZIP archive, or another archive.
     Zip,
     Text(TextKind, &'static Encoding),
 }
@@ -51,7 +51,7 @@ pub(super) fn of(file: &mut File, file_name: &str) -> Result<Kind, ExtractError>
     file.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(local)?;
     file.seek(SeekFrom::Start(0)).map_err(local)?;
 
-    if head.starts_with(b"%PDF-") || is_pdf_after_something(&head) {
+    if head.starts_with(b"%PDF-") || has_late_pdf_signature(&head) {
         return Ok(Kind::Pdf);
     }
     if head.starts_with(b"{\\rtf") {
@@ -63,7 +63,7 @@ pub(super) fn of(file: &mut File, file_name: &str) -> Result<Kind, ExtractError>
     if head.starts_with(COMPOUND_FILE) {
         return Err(compound_file(file)?);
     }
-    // The table of signatures may take a text for something else, so it is asked last.
+    // The table of signatures can mistake text for a binary format, so it comes last.
     let declared = if looks_like_html(&head) { html::declared_encoding(&head) } else { None };
     match encoding::of(file, declared)? {
         Some(encoding) => Ok(Kind::Text(text_kind(&head, encoding, file_name), encoding)),
@@ -71,8 +71,8 @@ pub(super) fn of(file: &mut File, file_name: &str) -> Result<Kind, ExtractError>
     }
 }
 
-/// A text may well speak of the signature, but is text then.
-fn is_pdf_after_something(head: &[u8]) -> bool {
+/// A text that mentions the signature is still text.
+fn has_late_pdf_signature(head: &[u8]) -> bool {
     let is_text = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
     !is_text
         && head[..head.len().min(PDF_HEAD_BYTES)]
@@ -90,7 +90,7 @@ fn text_kind(head: &[u8], encoding: &'static Encoding, file_name: &str) -> TextK
         _ => None,
     };
     let start = after_preamble(&head);
-    // Markdown may begin with an element, and be none the less Markdown.
+    // Markdown can begin with an HTML element.
     if begins_with(start, &PAGES) || (named.is_none() && begins_with(start, &ELEMENTS)) {
         return TextKind::Html;
     }
@@ -101,8 +101,9 @@ fn text_kind(head: &[u8], encoding: &'static Encoding, file_name: &str) -> TextK
     named.unwrap_or(if looks_like_json(start) { TextKind::Json } else { TextKind::Plain })
 }
 
-/// What a page begins with, and what a part of one may.
+/// The possible beginnings of a page.
 const PAGES: [&str; 4] = ["<!doctype html", "<html", "<head", "<body"];
+/// The possible beginnings of a fragment of a page.
 const ELEMENTS: [&str; 8] = ["<title", "<meta", "<script", "<style", "<h1", "<div", "<p>", "<table"];
 
 fn looks_like_html(head: &[u8]) -> bool {
@@ -135,7 +136,7 @@ fn after_preamble(text: &str) -> &str {
     }
 }
 
-/// An object or an array with something in it that JSON has there.
+/// Whether the text starts like an object or an array.
 fn looks_like_json(start: &str) -> bool {
     let after = |bracket| start.strip_prefix(bracket).map(str::trim_start);
     after('{').is_some_and(|rest| rest.starts_with(['"', '}']))
@@ -144,20 +145,20 @@ fn looks_like_json(start: &str) -> bool {
 
 const COMPOUND_FILE: &[u8] = &[0xd0, 0xcf, 0x11, 0xe0, 0xa1, 0xb1, 0x1a, 0xe1];
 
-/// The old container of Microsoft's formats, in which encrypted documents of today travel too. Its
-/// directory has entries of 128 bytes, aligned to that, which begin with a name in UTF-16.
+/// The container of the old Office formats and of encrypted new documents. Its directory has aligned entries of 128
+/// bytes that begin with a name in UTF-16.
 fn compound_file(file: &mut File) -> Result<ExtractError, ExtractError> {
     const ENTRY_BYTES: usize = 128;
     let name = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).chain([0, 0]).collect::<Vec<u8>>();
     let encrypted = name("EncryptedPackage");
     let known = [
-        (name("WordDocument"), "a Word document of before 2007"),
-        (name("Workbook"), "an Excel workbook of before 2007"),
-        (name("PowerPoint Document"), "a PowerPoint presentation of before 2007"),
+        (name("WordDocument"), "a Word document in the format before Word 2007"),
+        (name("Workbook"), "an Excel workbook in the format before Excel 2007"),
+        (name("PowerPoint Document"), "a PowerPoint presentation in the format before PowerPoint 2007"),
     ];
     let mut reader = std::io::BufReader::with_capacity(64 * 1024, file);
     let mut entry = [0; ENTRY_BYTES];
-    let mut found = "a compound file of Microsoft's";
+    let mut found = "a Microsoft compound file";
     loop {
         match reader.read_exact(&mut entry) {
             Ok(()) => {}
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn content_comes_before_the_name() {
+    fn the_content_has_priority_over_the_name() {
         assert_eq!(kind("<!DOCTYPE html><p>x", "notes.csv"), TextKind::Html);
         assert_eq!(kind("<!-- made --> <HTML>", "notes.txt"), TextKind::Html);
         assert_eq!(kind("<?xml version='1.0'?><html>", "x"), TextKind::Html);
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_tells_kinds_of_text_apart() {
+    fn the_name_selects_the_kind_of_plain_text() {
         assert_eq!(kind("a,b\n1,2\n", "Table.CSV"), TextKind::Csv);
         assert_eq!(kind("<h1>a</h1>\n\n**b**", "read.me.md"), TextKind::Markdown);
         assert_eq!(kind("<h1>a</h1>\n\n**b**", "read.me"), TextKind::Html);

@@ -1,4 +1,4 @@
-//! OpenDocument: texts, spreadsheets and presentations have one vocabulary, in one part.
+//! OpenDocument: texts, spreadsheets and presentations use the same elements, in one part.
 
 use super::ExtractError;
 use super::archive::Archive;
@@ -32,9 +32,9 @@ struct Body<'s, 'w> {
     /// Slides or sheets so far.
     pages: u32,
     pages_max: u32,
-    /// Paragraphs and headings that are open: text outside of them is white space.
+    /// The number of open paragraphs and headings. Text outside of them is only white space.
     open: usize,
-    /// Depth inside what is not the document's text.
+    /// Depth inside an element that is skipped.
     skipped: usize,
     in_sheets: bool,
 }
@@ -79,7 +79,7 @@ impl Body<'_, '_> {
         Ok(())
     }
 
-    /// Of slides the names are numbers; of sheets they say something.
+    /// Sheets get their name as heading. The names of slides are only numbers.
     fn begin_page(&mut self, element: &Element<'_>) -> Result<(), ExtractError> {
         self.pages = pages_within(self.pages as usize + 1, self.pages_max)?;
         self.sink.gap(Gap::Page);

@@ -1,5 +1,5 @@
-//! PDF: pages are interpreted as if to be drawn, and the glyphs are noted instead. The library keeps
-//! the whole file in memory, repairs what it can and opens what has no password.
+//! PDF: the pages are interpreted as for drawing, and the glyphs are recorded. The library keeps the whole file in
+//! memory. It repairs damaged files if possible, and opens encrypted files that need no password.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,7 +14,7 @@ use super::{ExtractError, ExtractLimits, pages_within, pdf_inflation};
 
 const OBJECTS_MAX: usize = 4_000_000;
 
-/// The file and what is made of it have to fit into memory together.
+/// The file and its interpreted content must fit into memory together.
 const MEMORY_PER_FILE: u64 = 2;
 
 pub(super) fn extract(
@@ -24,9 +24,9 @@ pub(super) fn extract(
 ) -> Result<u32, ExtractError> {
     let length = file.metadata().map_err(|error| ExtractError::local(&error))?.len();
     if length.saturating_mul(MEMORY_PER_FILE) > limits.memory_bytes_max {
-        let most = limits.memory_bytes_max / MEMORY_PER_FILE;
+        let pdf_bytes_max = limits.memory_bytes_max / MEMORY_PER_FILE;
         return Err(ExtractError::TooLarge(format!(
-            "a PDF of more than {most} bytes needs more memory than it may have"
+            "a PDF of more than {pdf_bytes_max} bytes does not fit into the memory limit"
         )));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
@@ -35,7 +35,7 @@ pub(super) fn extract(
 
     let pdf = Pdf::new(bytes).map_err(load_error)?;
     if pdf.len() > OBJECTS_MAX {
-        return Err(ExtractError::TooLarge(format!("more than {OBJECTS_MAX} objects")));
+        return Err(ExtractError::TooLarge(format!("the PDF has more than {OBJECTS_MAX} objects")));
     }
     let pages = pages_within(pdf.pages().len(), limits.pages_max)?;
     if pages == 0 {
@@ -43,7 +43,7 @@ pub(super) fn extract(
     }
     let cache = InterpreterCache::new();
     for page in pdf.pages().iter() {
-        // Nothing is drawn, so that it does not matter how large the page is.
+        // Nothing is drawn, so the size of the page does not matter.
         let nowhere = Rect::new(0.0, 0.0, 1.0, 1.0);
         let settings = InterpreterSettings::default();
         let mut context = Context::new(Affine::IDENTITY, nowhere, &cache, pdf.xref(), settings);
@@ -64,8 +64,8 @@ fn load_error(error: LoadPdfError) -> ExtractError {
             ExtractError::Encrypted("a PDF with an unknown encryption".to_owned())
         }
         LoadPdfError::Decryption(other) => {
-            ExtractError::Corrupted(format!("the PDF's encryption: {other:?}"))
+            ExtractError::Corrupted(format!("the encryption of the PDF is invalid: {other:?}"))
         }
-        LoadPdfError::Invalid => ExtractError::Corrupted("the PDF has no pages that can be found".to_owned()),
+        LoadPdfError::Invalid => ExtractError::Corrupted("no pages were found in the PDF".to_owned()),
     }
 }

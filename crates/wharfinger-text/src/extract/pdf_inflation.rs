@@ -1,5 +1,5 @@
-//! How much a PDF inflates to, counted before anything interprets it: the streams are looked for in
-//! the bytes, as no table of the file's own can be trusted to name them all.
+//! Counts the inflated bytes of a PDF before it is interpreted. The streams are searched in the raw bytes, because the
+//! tables of an untrusted file can omit streams.
 
 use std::io::{BufRead, BufReader, Read};
 
@@ -7,24 +7,25 @@ use flate2::bufread::ZlibDecoder;
 
 use super::ExtractError;
 
-/// Streams in streams, as filters can be chained.
+/// The maximum of nested compressed streams. PDF filters can be chained.
 const LAYERS_MAX: usize = 4;
 
-/// How far before its data a stream's dictionary is looked for.
+/// The range before a stream's data that is searched for its dictionary.
 const DICTIONARY_BYTES: usize = 1024;
 
-/// Pictures are not inflated for text, and streams that are encrypted do not show what they are: the
-/// limit of memory is there for both, should they be something else.
+/// Images are not inflated for text, and encrypted streams cannot be recognized. The memory limit covers both.
 pub(super) fn check(pdf: &[u8], inflated_bytes_max: u64) -> Result<(), ExtractError> {
     let mut left = inflated_bytes_max;
     let mut from = 0;
     while let Some(start) = next_stream(pdf, from) {
         let data = &pdf[start..];
         from = start;
-        if is_zlib(data) && !is_picture(pdf, start) {
+        if is_zlib(data) && !is_image(pdf, start) {
             let mut decoder = ZlibDecoder::new(data);
             if !is_within(&mut decoder, &mut left, LAYERS_MAX) {
-                return Err(ExtractError::TooLarge(format!("more than {inflated_bytes_max} bytes inflated")));
+                return Err(ExtractError::TooLarge(format!(
+                    "it inflates to more than {inflated_bytes_max} bytes"
+                )));
             }
             from += usize::try_from(decoder.total_in()).unwrap_or(0).min(data.len());
         }
@@ -32,8 +33,8 @@ pub(super) fn check(pdf: &[u8], inflated_bytes_max: u64) -> Result<(), ExtractEr
     Ok(())
 }
 
-/// Takes from `left` what comes out of the source, or out of what comes out of it where that is
-/// compressed once more. Damage ends a stream, and is judged elsewhere.
+/// Subtracts the inflated bytes of the source from `left`, also through nested compression. A damaged stream counts up
+/// to the damage. The interpreter reports the damage later.
 fn is_within(source: &mut dyn Read, left: &mut u64, layers: usize) -> bool {
     let mut buffered = BufReader::with_capacity(32 * 1024, source);
     if layers > 0 && buffered.fill_buf().is_ok_and(is_zlib) {
@@ -52,7 +53,7 @@ fn is_within(source: &mut dyn Read, left: &mut u64, layers: usize) -> bool {
     }
 }
 
-/// Where the data of the next stream begin.
+/// The start of the data of the next stream.
 fn next_stream(pdf: &[u8], from: usize) -> Option<usize> {
     const WORD: &[u8] = b"stream";
     let mut at = from;
@@ -89,7 +90,7 @@ fn is_zlib(data: &[u8]) -> bool {
         if first & 0x0f == 8 && first >> 4 <= 7 && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0)
 }
 
-fn is_picture(pdf: &[u8], data: usize) -> bool {
+fn is_image(pdf: &[u8], data: usize) -> bool {
     let dictionary = &pdf[data.saturating_sub(DICTIONARY_BYTES)..data];
     let own = dictionary.windows(4).rposition(|window| window == b" obj").unwrap_or(0);
     find(&dictionary[own..], b"/Image").is_some()
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_counted_together_and_through_their_layers() {
+    fn all_streams_and_nested_streams_share_one_limit() {
         let text = vec![b' '; 100_000];
         let one = object("/Filter /FlateDecode", &compressed(&text));
         assert!(check(&one, 100_000).is_ok());
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_do_not_count_and_damage_is_passed_over() {
+    fn images_and_damaged_streams_are_not_counted() {
         let text = vec![b' '; 100_000];
         assert!(check(&object("/Subtype /Image", &compressed(&text)), 10).is_ok());
         assert!(check(&object("", &compressed(&text)[..8]), 10).is_ok());

@@ -1,5 +1,5 @@
-//! Words, lines and paragraphs out of the places of glyphs: a PDF knows no more of its text than
-//! where each glyph goes, and many write no blanks.
+//! Rebuilds words, lines and paragraphs from the positions of glyphs. A PDF stores only these positions, and often no
+//! spaces.
 
 use hayro_interpret::font::{Glyph, GlyphRun};
 use hayro_interpret::hayro_cmap::BfString;
@@ -8,25 +8,25 @@ use hayro_interpret::{BlendMode, ClipPath, Device, DrawMode, DrawProps, Image, I
 
 use super::ExtractError;
 
-/// Distances, in sizes of the font.
+/// Distances in font sizes.
 const WORD_GAP: f64 = 0.17;
 const CELL_GAP: f64 = 3.0;
 const LINE_STEP: f64 = 0.5;
 const PARAGRAPH_STEP: f64 = 1.7;
 
-/// A line that is so much smaller than the one beside it belongs to something else.
+/// A neighbour line whose font is smaller than this ratio belongs to another paragraph.
 const SAME_SIZE: f64 = 0.87;
 
-/// The units of glyphs in one size of their font.
+/// Glyph units per font size.
 const UNITS_PER_EM: f64 = 1000.0;
 
 pub(super) struct PageText {
     text: String,
     text_bytes_max: usize,
     is_full: bool,
-    /// Where the last glyph ended, in which direction and how large it was.
+    /// The end, direction and size of the last glyph.
     last: Option<Pen>,
-    /// Runs that are filled and outlined are drawn twice.
+    /// The last filled run. A run that is filled and outlined is drawn twice, but its text counts once.
     last_filled: Option<(Affine, usize)>,
 }
 
@@ -86,12 +86,12 @@ impl PageText {
             self.is_full = true;
             return;
         }
-        // A word that was parted at the end of its line is one again.
-        if let Some(begun) = self.text.strip_suffix("-\n")
-            && begun.ends_with(char::is_alphabetic)
+        // Joins a word that was hyphenated at the end of a line.
+        if let Some(first_half) = self.text.strip_suffix("-\n")
+            && first_half.ends_with(char::is_alphabetic)
             && text.starts_with(char::is_lowercase)
         {
-            self.text.truncate(begun.len());
+            self.text.truncate(first_half.len());
         }
         for character in text.chars() {
             match ligature(character) {
@@ -113,7 +113,7 @@ fn rank(gap: &str) -> usize {
     }
 }
 
-/// What lies between the last glyph and one at `start`.
+/// The gap between the last glyph and a glyph at `start`.
 fn gap(last: Pen, start: Point, direction: Vec2, size: f64) -> &'static str {
     let step = start - last.end;
     if direction.dot(last.direction) < 0.9 {
@@ -121,7 +121,7 @@ fn gap(last: Pen, start: Point, direction: Vec2, size: f64) -> &'static str {
     }
     let larger = size.max(last.size);
     let (forward, aside) = (step.dot(direction), step.cross(direction).abs());
-    // Up is not where the next line is, but the next column, or another part of the page.
+    // A step upwards goes to the next column or to another part of the page, not to the next line.
     let is_up = step.cross(direction) < -LINE_STEP * larger;
     if aside > PARAGRAPH_STEP * larger || is_up {
         "\n\n"
@@ -136,7 +136,7 @@ fn gap(last: Pen, start: Point, direction: Vec2, size: f64) -> &'static str {
     }
 }
 
-/// Letters that were joined for the eye.
+/// The letters of a ligature.
 fn ligature(character: char) -> Option<&'static str> {
     const LIGATURES: [&str; 7] = ["ff", "fi", "fl", "ffi", "ffl", "st", "st"];
     let index = u32::from(character).checked_sub(0xfb00)?;

@@ -1,4 +1,4 @@
-//! PowerPoint presentations: the slides in their order, titles as headings, each with its notes.
+//! PowerPoint presentations: the slides in order, with titles as headings and with notes.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ pub(super) fn extract(
             && element.name() == b"sldId"
             && let Some(relation) = element.prefixed_attribute(b"id").and_then(|id| relations.get(&id))
         {
-            // A slide that is named again is the same slide.
+            // A second entry with the same part is the same slide.
             if seen.insert(relation.target.clone()) {
                 pages_within(slides.len() + 1, pages_max)?;
                 slides.push(relation.target.clone());
@@ -43,7 +43,7 @@ pub(super) fn extract(
 }
 
 fn read_slide(archive: &mut Archive<'_>, name: &str, sink: &mut TextSink<'_>) -> Result<(), ExtractError> {
-    let mut slide = Slide { sink, in_text: false, is_title: false, is_furniture: false, skipped: 0 };
+    let mut slide = Slide { sink, in_text: false, is_title: false, is_boilerplate: false, skipped: 0 };
     xml::read(archive.part(name)?, name, |node| slide.visit(node))
 }
 
@@ -51,8 +51,8 @@ struct Slide<'s, 'w> {
     sink: &'s mut TextSink<'w>,
     in_text: bool,
     is_title: bool,
-    /// Page numbers, dates and footers, which every slide repeats.
-    is_furniture: bool,
+    /// Page numbers, dates and footers. Every slide repeats them.
+    is_boilerplate: bool,
     skipped: usize,
 }
 
@@ -64,7 +64,7 @@ impl Slide<'_, '_> {
             Node::Text(_) if self.skipped > 0 => {}
             Node::Start(element) => self.start(&element),
             Node::End(name) => self.end(name),
-            Node::Text(text) if self.in_text && !self.is_furniture => return self.sink.words(text),
+            Node::Text(text) if self.in_text && !self.is_boilerplate => return self.sink.words(text),
             Node::Text(_) => {}
         }
         Ok(())
@@ -73,13 +73,13 @@ impl Slide<'_, '_> {
     fn start(&mut self, element: &Element<'_>) {
         match element.name() {
             b"sp" | b"graphicFrame" => {
-                (self.is_title, self.is_furniture) = (false, false);
+                (self.is_title, self.is_boilerplate) = (false, false);
                 self.sink.gap(Gap::Paragraph);
             }
             b"ph" => {
                 let kind = element.attribute(b"type").unwrap_or_default();
                 self.is_title = matches!(kind.as_str(), "title" | "ctrTitle");
-                self.is_furniture = matches!(kind.as_str(), "sldNum" | "dt" | "ftr" | "hdr" | "sldImg");
+                self.is_boilerplate = matches!(kind.as_str(), "sldNum" | "dt" | "ftr" | "hdr" | "sldImg");
             }
             b"p" if self.is_title => self.sink.heading(2),
             b"p" => self.sink.gap(Gap::Paragraph),
@@ -101,7 +101,7 @@ impl Slide<'_, '_> {
             }
             b"tr" => self.sink.gap(Gap::Line),
             b"tc" => self.sink.close_cell(),
-            b"sp" | b"graphicFrame" => (self.is_title, self.is_furniture) = (false, false),
+            b"sp" | b"graphicFrame" => (self.is_title, self.is_boilerplate) = (false, false),
             _ => {}
         }
     }

@@ -1,5 +1,5 @@
-//! RTF: control words and groups, of which only the destinations that are text are read. Groups are
-//! a stack of small states, so depth costs little, and it has a limit.
+//! RTF: control words and groups. Only destinations with text are read. The depth of groups has a limit, because each
+//! open group uses memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -30,7 +30,7 @@ pub(super) fn extract(file: &mut File, sink: &mut TextSink<'_>) -> Result<(), Ex
 #[derive(Clone, Copy)]
 struct Group {
     is_skipped: bool,
-    /// How many characters stand after `\u` for readers that do not know it.
+    /// The number of fallback characters after `\u`, for readers that do not support it.
     fallback: usize,
 }
 
@@ -40,7 +40,7 @@ struct Rtf<'s, 'w, 'f> {
     group: Group,
     outer: Vec<Group>,
     encoding: &'static Encoding,
-    /// Characters of the document's code page that were not decoded yet: some have two bytes.
+    /// Bytes in the document's code page that were not decoded yet. Some characters have two bytes.
     bytes: Vec<u8>,
     high: Option<u16>,
     to_skip: usize,
@@ -56,7 +56,7 @@ impl Rtf<'_, '_, '_> {
                     self.flush()?;
                     if self.outer.len() >= DEPTH_MAX {
                         return Err(ExtractError::TooLarge(format!(
-                            "groups nested more than {DEPTH_MAX} deep"
+                            "groups are nested more than {DEPTH_MAX} levels deep"
                         )));
                     }
                     self.outer.push(self.group);
@@ -67,7 +67,9 @@ impl Rtf<'_, '_, '_> {
                     match self.outer.pop() {
                         Some(group) => self.group = group,
                         None => {
-                            return Err(ExtractError::Corrupted("a group ends that none began".to_owned()));
+                            return Err(ExtractError::Corrupted(
+                                "a closing brace has no opening brace".to_owned(),
+                            ));
                         }
                     }
                     if self.outer.is_empty() {
@@ -144,14 +146,14 @@ impl Rtf<'_, '_, '_> {
     fn word(&mut self, word: &[u8], number: Option<i64>) -> Result<(), ExtractError> {
         let is_starred = std::mem::take(&mut self.is_starred);
         match word {
-            b"bin" => return self.leap(number.unwrap_or(0)),
+            b"bin" => return self.skip_bytes(number.unwrap_or(0)),
             b"fonttbl" | b"colortbl" | b"stylesheet" | b"info" | b"pict" | b"object" | b"header"
             | b"headerl" | b"headerr" | b"headerf" | b"footer" | b"footerl" | b"footerr" | b"footerf"
             | b"themedata" | b"datastore" | b"listtable" | b"generator" | b"fldinst" | b"xe" | b"tc" => {
                 self.group.is_skipped = true;
             }
             b"footnote" => self.gap(Gap::Blank)?,
-            // A destination that a reader may leave out if it does not know it.
+            // Readers can skip a starred destination that they do not know.
             _ if is_starred => self.group.is_skipped = true,
             b"par" | b"sect" => self.gap(Gap::Paragraph)?,
             b"outlinelevel" => {
@@ -199,8 +201,8 @@ impl Rtf<'_, '_, '_> {
         Ok(())
     }
 
-    /// Binary data, which may hold braces.
-    fn leap(&mut self, count: i64) -> Result<(), ExtractError> {
+    /// Skips binary data, which can contain braces.
+    fn skip_bytes(&mut self, count: i64) -> Result<(), ExtractError> {
         for _ in 0..count {
             if self.next()?.is_none() {
                 break;
@@ -222,7 +224,7 @@ impl Rtf<'_, '_, '_> {
         Ok(())
     }
 
-    /// A unit of UTF-16, written as a signed number.
+    /// A UTF-16 unit, written as a signed number.
     fn unit(&mut self, number: i64) -> Result<(), ExtractError> {
         let unit = (number & 0xffff) as u16;
         let joined = self.high.take().and_then(|high| char::decode_utf16([high, unit]).next()?.ok());
@@ -243,7 +245,7 @@ impl Rtf<'_, '_, '_> {
         Ok(())
     }
 
-    /// Paragraphs say that they are in a table, and the end of a cell ends the last of them.
+    /// `\intbl` starts a cell, and `\cell` ends it.
     fn set_in_cell(&mut self, in_cell: bool) -> Result<(), ExtractError> {
         self.flush()?;
         match (self.in_cell, in_cell) {

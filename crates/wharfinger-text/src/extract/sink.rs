@@ -1,5 +1,5 @@
-//! Where text goes: counts it against its limit, and turns the structure of documents into gaps
-//! (blank, tab, line, blank line, form feed) of which only the widest between two words is written.
+//! The output of extraction. It counts the text against its limit. It turns the structure of documents into gaps
+//! (blank, tab, line, blank line, form feed), and writes only the widest gap between two words.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use super::ExtractError;
 
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// What comes between two words, the widest last.
+/// The gap between two words, the widest last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Gap {
     None,
@@ -36,16 +36,16 @@ pub(super) struct TextSink<'a> {
     buffer: String,
     bytes: u64,
     bytes_max: u64,
-    /// What is beyond this is left out.
+    /// Text after this limit is left out.
     truncate_at_bytes: u64,
     is_cut: bool,
     pages: u32,
-    /// What is being read, once that is known.
+    /// The kind of the file, once it is known.
     pub(super) kind: &'static str,
     gap: Gap,
-    /// Written once before the next word: the mark of a heading or of a list's item.
+    /// The mark of a heading or a list item. It is written once, before the next word.
     mark: &'static str,
-    /// Paragraphs inside a table's cell are not set apart, or they would tear its row.
+    /// The number of open table cells. Paragraphs inside a cell get no gap, because a gap would split the row.
     cells_open: usize,
 }
 
@@ -66,7 +66,7 @@ impl<'a> TextSink<'a> {
         }
     }
 
-    /// Whether there was more text than it takes. The reader was then stopped by an error.
+    /// Whether text was left out. An error then stopped the reader.
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -76,7 +76,7 @@ impl<'a> TextSink<'a> {
         self.pages.max(1)
     }
 
-    /// Text as it is. Only NUL is left out, which no database takes as text.
+    /// Writes text unchanged, without NUL, because databases reject NUL in text.
     pub(super) fn verbatim(&mut self, text: &str) -> Result<(), ExtractError> {
         for piece in text.split('\0') {
             self.write(piece)?;
@@ -84,7 +84,7 @@ impl<'a> TextSink<'a> {
         Ok(())
     }
 
-    /// Running text: any white space in it is a gap of one blank.
+    /// Writes running text. White space in it becomes one blank.
     pub(super) fn words(&mut self, text: &str) -> Result<(), ExtractError> {
         let mut rest = text;
         loop {
@@ -102,7 +102,7 @@ impl<'a> TextSink<'a> {
         }
     }
 
-    /// Text whose lines and blanks are the author's, such as source code.
+    /// Writes text whose lines and blanks have a meaning, such as source code.
     pub(super) fn preformatted(&mut self, text: &str) -> Result<(), ExtractError> {
         if !text.is_empty() {
             self.begin_word()?;
@@ -111,14 +111,14 @@ impl<'a> TextSink<'a> {
         Ok(())
     }
 
-    /// Asks for a gap before the next word.
+    /// Requests a gap before the next word.
     pub(super) fn gap(&mut self, gap: Gap) {
         self.pages += u32::from(gap == Gap::Page);
         let gap = if self.cells_open > 0 && gap == Gap::Paragraph { Gap::Blank } else { gap };
         self.gap = self.gap.max(gap);
     }
 
-    /// The words up to the next gap are a heading of this level, from 1 to 6.
+    /// Starts a heading of this level, from 1 to 6. It ends at the next gap.
     pub(super) fn heading(&mut self, level: usize) {
         const MARKS: [&str; 6] = ["# ", "## ", "### ", "#### ", "##### ", "###### "];
         self.gap(Gap::Paragraph);
@@ -130,7 +130,7 @@ impl<'a> TextSink<'a> {
         self.mark = if self.cells_open > 0 { "" } else { "- " };
     }
 
-    /// A heading or an item that had no words leaves no mark behind.
+    /// Drops the mark of a heading or item without words.
     pub(super) fn forget_mark(&mut self) {
         self.mark = "";
     }
@@ -144,7 +144,7 @@ impl<'a> TextSink<'a> {
         self.gap(Gap::Cell);
     }
 
-    /// Writes out what is left and tells how much there was.
+    /// Writes the buffer and returns the total size of the text.
     pub(super) fn finish(mut self) -> Result<u64, ExtractError> {
         self.flush()?;
         self.out.flush().map_err(|error| ExtractError::local(&error))?;
@@ -194,7 +194,7 @@ impl<'a> TextSink<'a> {
     }
 }
 
-/// White space that means nothing but a gap. A no-break space belongs to the word.
+/// White space between words. A no-break space belongs to the word.
 fn is_blank(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r' | '\u{b}' | '\u{c}')
 }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_gap_wins_and_none_begins_or_ends_the_text() {
+    fn only_the_widest_gap_between_words_is_written() {
         let text = written(|sink| {
             sink.gap(Gap::Page);
             sink.heading(2);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_cut_is_left_out() {
+    fn text_after_the_limit_is_left_out() {
         let mut out = Vec::new();
         let mut sink = TextSink::new(&mut out, 1000, 9);
         assert!(sink.words("eins zw\u{e4}i drei").is_err());
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(String::from_utf8(out).expect("UTF-8"), "eins zw\u{e4}");
         let mut out = Vec::new();
         let mut sink = TextSink::new(&mut out, 1000, 4);
-        assert!(sink.words("eins").is_ok() && !sink.is_cut(), "all of it");
+        assert!(sink.words("eins").is_ok() && !sink.is_cut(), "the whole text fits");
     }
 
     #[test]

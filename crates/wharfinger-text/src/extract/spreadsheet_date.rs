@@ -1,19 +1,19 @@
-//! Dates of spreadsheets: numbers of days that only their format tells from other numbers.
+//! Dates of spreadsheets. They are numbers of days, and only the cell format shows that they are dates.
 
-/// Which day is 0.
+/// The first day of the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Epoch {
-    /// 1900, with the 29th of February that it did not have.
+    /// 1900, counted with a 29 February that did not exist.
     Y1900,
     Y1904,
 }
 
-/// Whether a format, by its number and its code if it has one of its own, shows a date or a time.
+/// Whether a format shows a date or a time. Built-in formats have only a number, custom formats also a code.
 pub(super) fn is_date_format(id: u32, code: Option<&str>) -> bool {
     let Some(code) = code else {
         return matches!(id, 14..=22 | 27..=36 | 45..=47 | 50..=58);
     };
-    // Letters count outside of quotes, brackets and escapes: `[Red]0` and `0 "days"` are numbers.
+    // Letters in quotes, brackets and escapes do not count: `[Red]0` and `0 "days"` are number formats.
     let (mut in_quotes, mut in_brackets, mut escaped) = (false, false, false);
     code.chars().any(|c| {
         if std::mem::take(&mut escaped) {
@@ -31,7 +31,7 @@ pub(super) fn is_date_format(id: u32, code: Option<&str>) -> bool {
     })
 }
 
-/// The date of a serial number as ISO writes it, with the time where there is one.
+/// The date of a serial number in ISO format, with the time if it is not midnight.
 pub(super) fn date_text(serial: f64, epoch: Epoch) -> Option<String> {
     if !(0.0..2_958_466.0).contains(&serial) {
         return None;
@@ -51,7 +51,7 @@ pub(super) fn date_text(serial: f64, epoch: Epoch) -> Option<String> {
     Some(if second == 0 { date } else { format!("{date} {time}") })
 }
 
-/// Year, month and day of a number of days since 1970, by counting in eras of 400 years.
+/// Converts days since 1970 to year, month and day. It counts in eras of 400 years.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn serials_are_dates() {
+    fn serial_numbers_convert_to_dates() {
         assert_eq!(date_text(45_366.0, Epoch::Y1900).as_deref(), Some("2024-03-15"));
         assert_eq!(date_text(45_366.5, Epoch::Y1900).as_deref(), Some("2024-03-15 12:00:00"));
         assert_eq!(date_text(1.0, Epoch::Y1900).as_deref(), Some("1900-01-01"));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_tell_dates_from_numbers() {
+    fn the_format_distinguishes_dates_from_numbers() {
         assert!(is_date_format(14, None));
         assert!(!is_date_format(2, None));
         assert!(is_date_format(164, Some("yyyy\\-mm\\-dd")));

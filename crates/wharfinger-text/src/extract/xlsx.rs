@@ -1,5 +1,5 @@
-//! Excel workbooks: each sheet under its name, cells apart by tabs, rows by lines. Cells are read as
-//! they come, so that one at the far corner costs what one costs.
+//! Excel workbooks: each sheet with its name as heading, a tab between cells and a line for each row. Empty cells are
+//! not stored, so a single cell far from the first row needs no extra memory.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ struct Workbook {
     sheets: Vec<(String, String)>,
     epoch: Epoch,
     strings: Strings,
-    /// For each cell format, whether it shows a date.
+    /// Whether each cell format shows a date.
     dates: Vec<bool>,
 }
 
@@ -50,9 +50,9 @@ fn read_workbook(archive: &mut Archive<'_>, part: &str, pages_max: u32) -> Resul
             }
             b"sheet" => {
                 let relation = element.prefixed_attribute(b"id").and_then(|id| relations.get(&id));
-                // Charts have sheets of their own, without cells.
+                // Chart sheets have no cells.
                 if let Some(relation) = relation.filter(|relation| relation.kind == "worksheet") {
-                    // A part that is named again is the same sheet.
+                    // A second entry with the same part is the same sheet.
                     if seen.insert(relation.target.clone()) {
                         pages_within(sheets.len() + 1, pages_max)?;
                         let name = element.attribute(b"name").unwrap_or_default();
@@ -76,7 +76,7 @@ fn read_workbook(archive: &mut Archive<'_>, part: &str, pages_max: u32) -> Resul
     Ok(Workbook { sheets, epoch, strings, dates })
 }
 
-/// The strings that cells share, in one piece: a million small strings would cost more than they hold.
+/// The shared strings in one buffer, because a million small allocations use much more memory.
 #[derive(Default)]
 struct Strings {
     text: String,
@@ -181,7 +181,9 @@ impl Sheet<'_, '_> {
             "s" => {
                 let index = value.trim().parse().ok();
                 let text = index.and_then(|index| self.workbook.strings.get(index));
-                let missing = || ExtractError::Corrupted("a cell has a string that is not there".to_owned());
+                let missing = || {
+                    ExtractError::Corrupted("a cell refers to a shared string that does not exist".to_owned())
+                };
                 self.sink.words(text.ok_or_else(missing)?)?;
             }
             "b" => self.sink.words(if value.trim() == "1" { "TRUE" } else { "FALSE" })?,

@@ -1,5 +1,5 @@
-//! The XML of documents, as what matters of it in turn: elements by their local names, and text. No
-//! entity is expanded but the five of XML itself, and depth has a limit.
+//! Reads the XML of documents as a stream of elements, by local name, and text. Only the five predefined entities are
+//! expanded, and depth has a limit.
 
 use std::borrow::Cow;
 use std::io::BufRead;
@@ -34,15 +34,16 @@ impl Element<'_> {
         Some(quick_xml::escape::unescape(&value).map_or_else(|_| value.to_string(), Cow::into_owned))
     }
 
-    /// The same where two attributes have one local name, such as `r:id` and `id`.
+    /// The attribute with a prefix, if two attributes have the same local name, such as `r:id` and `id`.
     pub(super) fn prefixed_attribute(&self, name: &[u8]) -> Option<String> {
-        let is_it = |key: &[u8]| key.iter().position(|b| *b == b':').is_some_and(|at| &key[at + 1..] == name);
-        let found = self.0.attributes().with_checks(false).flatten().find(|a| is_it(a.key.as_ref()))?;
+        let matches =
+            |key: &[u8]| key.iter().position(|b| *b == b':').is_some_and(|at| &key[at + 1..] == name);
+        let found = self.0.attributes().with_checks(false).flatten().find(|a| matches(a.key.as_ref()))?;
         Some(String::from_utf8_lossy(&found.value).into_owned())
     }
 }
 
-/// Reads the part to its end, node by node; `name` is the part's, for errors.
+/// Reads the part to its end. `name` is the name of the part, for errors.
 pub(super) fn read(
     part: impl BufRead,
     name: &str,
@@ -54,12 +55,12 @@ pub(super) fn read(
     let mut depth = 0usize;
     loop {
         buffer.clear();
-        match reader.read_event_into(&mut buffer).map_err(|error| broken(name, &error))? {
+        match reader.read_event_into(&mut buffer).map_err(|error| read_event_error(name, &error))? {
             Event::Start(element) => {
                 depth += 1;
                 if depth > DEPTH_MAX {
                     return Err(ExtractError::TooLarge(format!(
-                        "{name} is nested more than {DEPTH_MAX} deep"
+                        "{name} is nested more than {DEPTH_MAX} levels deep"
                     )));
                 }
                 visit(Node::Start(Element(element)))?;
@@ -82,7 +83,7 @@ pub(super) fn read(
             }
             Event::DocType(declaration) => {
                 if declaration.windows(8).any(|window| window == b"<!ENTITY") {
-                    let text = format!("{name} declares entities, which no document has to");
+                    let text = format!("{name} declares entities, which documents do not need");
                     return Err(ExtractError::Corrupted(text));
                 }
             }
@@ -93,7 +94,7 @@ pub(super) fn read(
     }
 }
 
-fn broken(name: &str, error: &quick_xml::Error) -> ExtractError {
+fn read_event_error(name: &str, error: &quick_xml::Error) -> ExtractError {
     match error {
         quick_xml::Error::Io(error) => read_error(error, name),
         other => ExtractError::Corrupted(format!("{name}: {other}")),
@@ -116,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn references_are_resolved_and_unknown_ones_dropped() {
+    fn known_references_are_resolved_and_unknown_ones_are_dropped() {
         let text = text_of("<a>1 &lt; 2 &amp; &#x47;r&#252;&unknown;n<![CDATA[<b>]]></a>");
         assert_eq!(text, Ok("1 < 2 & Grün<b>".to_owned()));
     }
 
     #[test]
-    fn entities_depth_and_early_ends_are_refused() {
+    fn entities_excessive_depth_and_truncation_are_refused() {
         let bomb = "<!DOCTYPE a [<!ENTITY x \"ha\">]><a>&x;</a>";
         assert!(matches!(text_of(bomb), Err(ExtractError::Corrupted(_))));
         let deep = "<a>".repeat(DEPTH_MAX + 1);

@@ -1,4 +1,4 @@
-//! Chunks: exact offsets, no loss, no chunk too large, and the same ones whatever pieces the text came in.
+//! Chunks have exact offsets, lose no text, respect the maximum size, and do not depend on how the text arrives.
 
 use proptest::prelude::*;
 use wharfinger_text::{Chunk, ChunkSettings, ChunkUnit, Chunker};
@@ -8,7 +8,7 @@ fn settings(unit: ChunkUnit, size: usize, overlap: usize) -> ChunkSettings {
 }
 
 fn chunks(text: &str, settings: ChunkSettings) -> Vec<Chunk> {
-    let mut chunker = Chunker::new(settings).expect("settings that can be met");
+    let mut chunker = Chunker::new(settings).expect("valid settings");
     let mut chunks = chunker.push(text);
     chunks.extend(chunker.finish());
     chunks
@@ -30,7 +30,7 @@ fn check(text: &str, settings: ChunkSettings) -> Result<(), TestCaseError> {
     let mut covered = 0;
     for chunk in chunks(text, settings) {
         let (start, end) = (chunk.start as usize, chunk.end as usize);
-        prop_assert!(start < end && end > covered, "every chunk brings something new");
+        prop_assert!(start < end && end > covered, "every chunk has new text");
         let part: String = characters[start..end].iter().collect();
         prop_assert_eq!(&part, &chunk.text);
         prop_assert_eq!(chunk.text.trim(), &chunk.text);
@@ -38,17 +38,21 @@ fn check(text: &str, settings: ChunkSettings) -> Result<(), TestCaseError> {
         prop_assert!(length <= settings.size, "{} units in {:?}", length, chunk.text);
         if start >= covered {
             let gap = &characters[covered..start];
-            prop_assert!(gap.iter().all(|c| c.is_whitespace()), "only white space is left out: {:?}", gap);
+            prop_assert!(
+                gap.iter().all(|c| c.is_whitespace()),
+                "only white space is between chunks: {:?}",
+                gap
+            );
         } else {
             let repeated: String = characters[start..covered].iter().collect();
             let length = units(&repeated, settings.unit);
-            // What is repeated counts a little more by itself than inside its chunk.
+            // A text can have more tokens alone than inside its chunk.
             let slack = if settings.unit == ChunkUnit::Tokens { 4 } else { 0 };
             prop_assert!(length <= settings.overlap + slack, "{} units repeated: {:?}", length, repeated);
         }
         covered = end;
     }
-    prop_assert!(characters[covered..].iter().all(|c| c.is_whitespace()), "nothing is lost at the end");
+    prop_assert!(characters[covered..].iter().all(|c| c.is_whitespace()), "no text is lost at the end");
     Ok(())
 }
 
@@ -72,17 +76,17 @@ fn text() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn chunks_of_characters_are_exact(text in text(), size in 1..120usize, share in 0..=50usize) {
+    fn chunks_in_characters_are_exact(text in text(), size in 1..120usize, share in 0..=50usize) {
         check(&text, settings(ChunkUnit::Chars, size, size * share / 100))?;
     }
 
     #[test]
-    fn chunks_of_tokens_are_exact(text in text(), size in 8..60usize, share in 0..=50usize) {
+    fn chunks_in_tokens_are_exact(text in text(), size in 8..60usize, share in 0..=50usize) {
         check(&text, settings(ChunkUnit::Tokens, size, size * share / 100))?;
     }
 
     #[test]
-    fn pieces_make_no_difference(
+    fn chunks_do_not_depend_on_pieces(
         text in text(),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
         size in 8..60usize,
@@ -93,7 +97,7 @@ proptest! {
             cuts.iter().map(|cut| text.floor_char_boundary(cut.index(text.len() + 1))).collect();
         cuts.extend([0, text.len()]);
         cuts.sort_unstable();
-        let mut chunker = Chunker::new(settings).expect("settings that can be met");
+        let mut chunker = Chunker::new(settings).expect("valid settings");
         let mut found = Vec::new();
         for ends in cuts.windows(2) {
             found.extend(chunker.push(&text[ends[0]..ends[1]]));
@@ -108,7 +112,7 @@ fn texts(text: &str, size: usize, overlap: usize) -> Vec<String> {
 }
 
 #[test]
-fn borders_are_preferred_in_their_order() {
+fn the_best_border_is_preferred() {
     let text = "Alpha beta gamma. Delta epsilon.\n\n# Next\n\nZeta eta theta iota kappa lambda.";
     assert_eq!(
         texts(text, 45, 0),
@@ -122,14 +126,14 @@ fn borders_are_preferred_in_their_order() {
 }
 
 #[test]
-fn an_endless_word_is_cut_hard_but_never_inside_a_character() {
+fn a_long_word_is_cut_but_never_inside_a_grapheme() {
     assert_eq!(texts(&"x".repeat(25), 10, 0), ["xxxxxxxxxx", "xxxxxxxxxx", "xxxxx"]);
     assert_eq!(texts(&"x".repeat(12), 10, 4), ["xxxxxxxxxx", "xxxxxx"]);
-    // A family of four is seven characters to Unicode and one to readers.
+    // The emoji of a family of four has seven Unicode characters and is one grapheme.
     let family = "👩‍👩‍👧‍👦";
     assert_eq!(texts(&family.repeat(3), 10, 0), [family, family, family]);
     let accents = format!("e{}", "\u{301}".repeat(1000));
-    assert_eq!(texts(&accents, 100, 0).concat(), accents, "what has no end is cut all the same");
+    assert_eq!(texts(&accents, 100, 0).concat(), accents, "a grapheme over the maximum size is cut");
 }
 
 #[test]
@@ -142,7 +146,7 @@ fn the_overlap_begins_with_a_sentence_or_a_word() {
 }
 
 #[test]
-fn nothing_comes_of_nothing() {
+fn an_empty_text_has_no_chunks() {
     assert!(chunks("", settings(ChunkUnit::Chars, 10, 0)).is_empty());
     assert!(chunks(&" \n\t".repeat(10_000), settings(ChunkUnit::Tokens, 10, 5)).is_empty());
     assert_eq!(
@@ -152,7 +156,7 @@ fn nothing_comes_of_nothing() {
 }
 
 #[test]
-fn settings_that_cannot_be_met_are_refused() {
+fn invalid_settings_are_refused() {
     for (unit, size, overlap) in [
         (ChunkUnit::Chars, 0, 0),
         (ChunkUnit::Chars, 10, 6),
@@ -164,9 +168,9 @@ fn settings_that_cannot_be_met_are_refused() {
     }
 }
 
-/// Were any of it quadratic, this would take hours.
+/// With quadratic cost, this test would take hours.
 #[test]
-fn long_texts_of_any_shape_are_chunked() {
+fn long_repetitive_texts_are_chunked_quickly() {
     let length = 1024 * 1024;
     for piece in ["x", " ", "word ", "A sentence. ", "東京。", "\n\n", "# a\n", "-", "👩‍👩‍👧‍👦", "\u{301}"]
     {

@@ -1,45 +1,45 @@
-//! Every kind of document, as real programs write them, comes out as text with its structure.
+//! Documents of every kind, written by real programs, are extracted as text with their structure.
 
 use harness::documents::SAMPLES;
 
 use super::{bytes, document, limits};
 
 #[test]
-fn every_sample_is_read() {
+fn every_sample_is_extracted() {
     for sample in SAMPLES {
         let (extracted, text) =
             document(sample.file).unwrap_or_else(|error| panic!("{}: {error}", sample.file));
         assert_eq!(extracted.kind, sample.kind, "{}", sample.file);
         assert_eq!(extracted.pages, sample.pages, "{}", sample.file);
         for piece in sample.contains {
-            assert!(text.contains(piece), "{} lacks {piece:?}:\n{text}", sample.file);
+            assert!(text.contains(piece), "{} does not contain {piece:?}:\n{text}", sample.file);
         }
         assert!(!text.contains('\0'), "{}", sample.file);
-        assert!(!text.contains("\n\n\n"), "{} has gaps:\n{text}", sample.file);
+        assert!(!text.contains("\n\n\n"), "{} has too many blank lines:\n{text}", sample.file);
     }
 }
 
 #[test]
-fn names_do_not_decide() {
+fn the_file_name_does_not_decide_the_kind() {
     let folder = harness::documents::folder();
     for sample in SAMPLES.iter().filter(|sample| !["text", "markdown", "csv"].contains(&sample.kind)) {
         let content = std::fs::read(folder.join(sample.file)).expect("the document");
-        let (extracted, _) = bytes("holiday.jpg", &content, &limits()).expect("read all the same");
+        let (extracted, _) = bytes("holiday.jpg", &content, &limits()).expect("read");
         assert_eq!(extracted.kind, sample.kind, "{}", sample.file);
     }
 }
 
 #[test]
-fn what_is_not_text_of_a_page_is_left_out() {
+fn scripts_styles_and_comments_of_a_page_are_left_out() {
     let (_, text) = document("hand.html").expect("read");
     for hidden in ["hidden", "color", "remark", "<", "&"] {
         let shown = text.replace("5 < 6", "").replace("Landing & leaving", "");
-        assert!(!shown.contains(hidden), "{hidden:?} is in:\n{text}");
+        assert!(!shown.contains(hidden), "the text contains {hidden:?}:\n{text}");
     }
 }
 
 #[test]
-fn a_page_comes_out_in_this_form() {
+fn a_page_is_extracted_with_its_structure() {
     let (_, text) = document("hand.html").expect("read");
     let expected = "Ledger\n\n\
                     # Landing & leaving\n\n\
@@ -50,7 +50,7 @@ fn a_page_comes_out_in_this_form() {
 }
 
 #[test]
-fn a_text_may_speak_of_signatures() {
+fn a_text_that_mentions_signatures_is_still_text() {
     let (extracted, _) =
         bytes("a.txt", b"A PDF begins with\n%PDF-1.7\nand a ZIP with PK.", &limits()).expect("read");
     assert_eq!(extracted.kind, "text");
@@ -62,22 +62,22 @@ fn a_text_may_speak_of_signatures() {
 }
 
 #[test]
-fn an_empty_file_is_text_with_nothing_in_it() {
+fn an_empty_file_is_an_empty_text() {
     let (extracted, text) = bytes("nothing.pdf", b"", &limits()).expect("read");
     assert_eq!((extracted.kind.as_str(), extracted.bytes, text.as_str()), ("text", 0, ""));
 }
 
 #[test]
-fn plain_text_comes_out_as_it_went_in() {
+fn plain_text_is_unchanged() {
     let text = "One\r\n\r\n  two\tthree \u{a0}\u{feff}é\n\n\n\nend";
     assert_eq!(bytes("a.txt", text.as_bytes(), &limits()).expect("read").1, text);
-    // Over the border of pieces, where characters are cut in two.
+    // Longer than one piece, so that a piece ends inside a character.
     let long = "äöü€🦀".repeat(50_000);
     assert_eq!(bytes("a.txt", long.as_bytes(), &limits()).expect("read").1, long);
 }
 
 #[test]
-fn a_byte_order_mark_and_nul_are_not_text() {
+fn a_byte_order_mark_and_nul_are_removed() {
     assert_eq!(bytes("a.txt", b"\xef\xbb\xbfhello", &limits()).expect("read").1, "hello");
     let mut content = vec![b'x'; 5000];
     content[2500] = 0;

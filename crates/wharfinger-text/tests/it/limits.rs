@@ -1,4 +1,4 @@
-//! Every limit stops what would pass it, and says which one it was.
+//! Every limit stops the extraction, and the error names the limit.
 
 use std::io::{self, Write};
 
@@ -15,7 +15,7 @@ fn too_large(name: &str, limits: &ExtractLimits) -> String {
 }
 
 #[test]
-fn what_inflates_beyond_its_limit_is_stopped() {
+fn inflation_stops_at_its_limit() {
     for name in ["bomb.docx", "stream-bomb.pdf", "nested-bomb.pdf"] {
         let reason = too_large(name, &limits());
         assert!(reason.contains(&limits().inflated_bytes_max.to_string()), "{name}: {reason}");
@@ -23,7 +23,7 @@ fn what_inflates_beyond_its_limit_is_stopped() {
 }
 
 #[test]
-fn what_headers_say_of_sizes_is_not_believed() {
+fn sizes_in_headers_are_not_trusted() {
     let outcome = read(&harness::documents::folder().join("lying-bomb.docx"), &limits());
     assert!(
         matches!(outcome, Err(ExtractError::TooLarge(_) | ExtractError::Corrupted(_))),
@@ -33,7 +33,7 @@ fn what_headers_say_of_sizes_is_not_believed() {
 }
 
 #[test]
-fn all_parts_of_a_document_share_one_limit() {
+fn all_parts_of_a_document_share_one_inflation_limit() {
     let path = harness::documents::folder().join("report.docx");
     let mut archive =
         zip::ZipArchive::new(std::fs::File::open(path).expect("the document")).expect("an archive");
@@ -43,7 +43,7 @@ fn all_parts_of_a_document_share_one_limit() {
 }
 
 #[test]
-fn pages_slides_sheets_and_chapters_are_counted() {
+fn pages_slides_sheets_and_chapters_have_a_limit() {
     assert!(too_large("page-bomb.pdf", &limits()).contains("1000 pages"));
     let one = ExtractLimits { pages_max: 1, ..limits() };
     for name in ["typst.pdf", "weather.pptx", "workbook.xlsx", "book.epub", "slides.odp"] {
@@ -52,7 +52,7 @@ fn pages_slides_sheets_and_chapters_are_counted() {
 }
 
 #[test]
-fn text_is_counted_for_every_kind() {
+fn the_text_limit_applies_to_every_kind() {
     for sample in harness::documents::SAMPLES.iter().filter(|sample| !sample.contains.is_empty()) {
         let tight = ExtractLimits { text_bytes_max: 20, ..limits() };
         assert!(too_large(sample.file, &tight).contains("20 bytes of text"), "{}", sample.file);
@@ -66,19 +66,19 @@ fn depth_and_entries_have_limits() {
     let deep = [b"{\\rtf1 ".to_vec(), b"{".repeat(100_000)].concat();
     let outcome = bytes("deep.rtf", &deep, &limits());
     assert!(matches!(outcome, Err(ExtractError::TooLarge(_))), "{outcome:?}");
-    // Pages have no depth, as no tree is made of them.
+    // The depth of HTML has no limit, because no tree is built.
     let deep = ["<html>", &"<div>".repeat(1_000_000), "bottom"].concat();
     assert_eq!(bytes("deep.html", deep.as_bytes(), &limits()).expect("read").1, "bottom");
 }
 
 #[test]
-fn a_pdf_is_held_in_memory_and_has_to_fit() {
+fn a_pdf_must_fit_into_the_memory_limit() {
     let tight = ExtractLimits { memory_bytes_max: 1000, ..limits() };
     assert!(too_large("typst.pdf", &tight).contains("memory"));
 }
 
 #[test]
-fn a_sink_that_fails_is_this_machines_trouble() {
+fn a_failed_write_is_retryable() {
     struct Full;
     impl Write for Full {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -94,9 +94,9 @@ fn a_sink_that_fails_is_this_machines_trouble() {
     assert!(!error.is_permanent());
 }
 
-/// A small book whose spine names one chapter 900 times.
+/// The spine of this small book names one chapter 900 times.
 #[test]
-fn a_chapter_that_is_named_often_is_read_once() {
+fn a_chapter_is_read_once_even_if_named_often() {
     let words = "ahoy ".repeat(100_000);
     let chapter = format!("<html xmlns=\"http://www.w3.org/1999/xhtml\"><body><p>{words}</p></body></html>");
     let spine = "<itemref idref=\"c\"/>".repeat(900);
@@ -114,10 +114,10 @@ fn a_chapter_that_is_named_often_is_read_once() {
         ("p.opf", package.as_str(), zip::CompressionMethod::Deflated),
         ("c.xhtml", chapter.as_str(), zip::CompressionMethod::Deflated),
     ] {
-        archive.start_file(name, options(method)).expect("begun");
+        archive.start_file(name, options(method)).expect("started");
         archive.write_all(text.as_bytes()).expect("written");
     }
-    let book = archive.finish().expect("whole").into_inner();
+    let book = archive.finish().expect("finished").into_inner();
     assert!(book.len() < 4_000, "{}", book.len());
     let (extracted, text) = bytes("b.epub", &book, &limits()).expect("read");
     assert_eq!((extracted.pages, extracted.cut), (1, false));

@@ -1,4 +1,4 @@
-//! Real documents and harmful files through extraction, chunks and vectors, in this process and in the child.
+//! Tests of extraction, chunks and vectors with real documents and harmful files, in this process and in the child.
 
 mod bad_files;
 mod child;
@@ -15,7 +15,7 @@ use wharfinger_text::{ExtractError, ExtractLimits, Extracted, extract};
 
 const MB: u64 = 1024 * 1024;
 
-/// Enough for every document that means well.
+/// Limits that every harmless document respects.
 fn limits() -> ExtractLimits {
     ExtractLimits {
         pages_max: 1000,
@@ -32,16 +32,16 @@ fn read(path: &Path, limits: &ExtractLimits) -> Result<(Extracted, String), Extr
     let name = path.file_name().expect("a name").to_string_lossy();
     let mut text = Vec::new();
     let extracted = extract(&mut file, &name, limits, &mut text)?;
-    assert_eq!(extracted.bytes, text.len() as u64, "what was counted was written");
+    assert_eq!(extracted.bytes, text.len() as u64, "the reported size is the written size");
     Ok((extracted, String::from_utf8(text).expect("UTF-8")))
 }
 
-/// Reads a document of the folder.
+/// Extracts a document of the samples folder.
 fn document(name: &str) -> Result<(Extracted, String), ExtractError> {
     read(&harness::documents::folder().join(name), &limits())
 }
 
-/// Reads bytes as if they had been uploaded under the name.
+/// Extracts bytes as a file with this name.
 fn bytes(name: &str, content: &[u8], limits: &ExtractLimits) -> Result<(Extracted, String), ExtractError> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(name);

@@ -1,4 +1,4 @@
-//! Random and mutated bytes: whatever comes, it neither panics nor passes a limit.
+//! Random and mutated bytes never cause a panic and never exceed a limit.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -17,8 +17,7 @@ fn small() -> ExtractLimits {
     }
 }
 
-/// The same cases each time: damage that nobody has met yet is looked for by hand, and not by whoever
-/// happens to build next.
+/// A fixed seed: every run uses the same cases, so that an unrelated change does not fail by chance.
 fn cases(count: u32) -> ProptestConfig {
     ProptestConfig { rng_seed: RngSeed::Fixed(20_240_315), ..ProptestConfig::with_cases(count) }
 }
@@ -31,14 +30,16 @@ fn check(name: &str, content: &[u8]) -> Result<(), TestCaseError> {
         }
         Err(ExtractError::Crashed(reason)) => return Err(TestCaseError::fail(format!("{name}: {reason}"))),
         Err(ExtractError::Unavailable(reason)) => {
-            return Err(TestCaseError::fail(format!("{name} is not this machine's fault: {reason}")));
+            return Err(TestCaseError::fail(format!(
+                "{name} is reported as a failure of this machine: {reason}"
+            )));
         }
         Err(_) => {}
     }
     Ok(())
 }
 
-/// One change of many that damage makes.
+/// One random change.
 #[derive(Clone, Debug)]
 enum Change {
     Flip { at: prop::sample::Index, bits: u8 },
@@ -88,7 +89,7 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn random_bytes_after_any_signature(
+    fn random_bytes_after_a_signature_are_handled(
         signature in prop::sample::select(vec![
             &b""[..], b"%PDF-1.7\n", b"PK\x03\x04", b"{\\rtf1 ", b"<!doctype html>", b"\xff\xfe", b"{\"", b"<?xml",
             b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
@@ -99,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn random_markup(text in "(<[a-z!/-]{0,6}[ =\"a-z]{0,8}>|&[a-z#0-9]{0,6};?|[ a-zé<>&{}\\\\']{0,12}){0,60}") {
+    fn random_markup_is_handled(text in "(<[a-z!/-]{0,6}[ =\"a-z]{0,8}>|&[a-z#0-9]{0,6};?|[ a-zé<>&{}\\\\']{0,12}){0,60}") {
         check("noise.html", format!("<html>{text}").as_bytes())?;
         check("noise.rtf", format!("{{\\rtf1 {text}}}").as_bytes())?;
     }
@@ -109,7 +110,7 @@ proptest! {
     #![proptest_config(cases(400))]
 
     #[test]
-    fn mutated_documents(
+    fn mutated_documents_are_handled(
         sample in prop::sample::select(harness::documents::SAMPLES),
         changes in prop::collection::vec(change(), 1..6),
     ) {

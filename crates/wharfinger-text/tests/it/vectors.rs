@@ -1,8 +1,8 @@
-//! Vectors stay what they are: they are stored, and compared with those of later versions.
+//! Vectors must not change, because stored vectors are compared with vectors of later versions.
 
 use wharfinger_text::hashing::{DIMENSIONS, embed};
 
-/// Every bit of the vector, in few.
+/// A hash over all bits of the vector.
 fn fingerprint(text: &str) -> u64 {
     embed(text).iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, value| {
         (hash ^ u64::from(value.to_bits())).wrapping_mul(0x0100_0000_01b3)
@@ -33,9 +33,9 @@ fn a_search_finds_its_sentence() {
         [("crates written down", 0), ("unseen cargo signed", 1), ("berth lamps", 2), ("salt fees", 3)]
     {
         let query_vector = embed(query);
-        let likeness = |text: &str| embed(text).iter().zip(&query_vector).map(|(a, b)| a * b).sum::<f32>();
-        let best =
-            (0..sentences.len()).max_by(|a, b| likeness(sentences[*a]).total_cmp(&likeness(sentences[*b])));
+        let similarity = |text: &str| embed(text).iter().zip(&query_vector).map(|(a, b)| a * b).sum::<f32>();
+        let best = (0..sentences.len())
+            .max_by(|a, b| similarity(sentences[*a]).total_cmp(&similarity(sentences[*b])));
         assert_eq!(best, Some(expected), "{query}");
     }
 }
