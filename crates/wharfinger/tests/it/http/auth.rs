@@ -1,11 +1,11 @@
-//! Tokens of the server's own secret: every way in which one can be wrong is a 401.
+//! Tokens that are signed with the server's own secret. Every invalid token is answered 401.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
-use super::{EXP, claims, knock, knock_with};
+use super::{EXP, claims, get_quota, get_quota_with};
 use crate::test_app::{Database, START, TestApp, TestEnv};
 
 const SECRET: &str = "a secret that is longer than thirty-two bytes";
@@ -38,54 +38,57 @@ fn without(member: &str) -> Value {
     claims
 }
 
-/// A token in parts that nobody checked.
+/// Joins the parts of a token without any check.
 fn assembled(header: &Value, claims: &Value, signature: &str) -> String {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     format!("{}.{}.{signature}", part(header), part(claims))
 }
 
 #[tokio::test]
-async fn a_sound_token_is_let_in_with_any_spelling_of_bearer() {
-    let (_ground, server) = start(&[]).await;
+async fn a_valid_token_is_accepted_with_any_spelling_of_bearer() {
+    let (_env, server) = start(&[]).await;
     let token = signed(&claims());
     for header in [format!("Bearer {token}"), format!("bearer {token}"), format!("BEARER   {token}")] {
-        assert_eq!(knock(&server, Some(&header)).await.expect(200)["tenant"], "t");
+        assert_eq!(get_quota(&server, Some(&header)).await.expect(200)["tenant"], "t");
     }
-    knock_with(&server, &signed(&with("exp", json!(EXP as f64 + 0.5)))).await.expect(200);
-    knock_with(&server, &signed(&with("role", json!("operator")))).await.expect(200);
-    knock_with(&server, &signed(&with("role", Value::Null))).await.expect(200);
-    knock_with(&server, &signed(&with("colour", json!("blue")))).await.expect(200);
+    get_quota_with(&server, &signed(&with("exp", json!(EXP as f64 + 0.5)))).await.expect(200);
+    get_quota_with(&server, &signed(&with("role", json!("operator")))).await.expect(200);
+    get_quota_with(&server, &signed(&with("role", Value::Null))).await.expect(200);
+    get_quota_with(&server, &signed(&with("colour", json!("blue")))).await.expect(200);
 }
 
 #[tokio::test]
-async fn a_request_without_a_token_is_told_how_to_bring_one() {
-    let (_ground, server) = start(&[]).await;
+async fn a_request_without_a_token_gets_a_bearer_challenge() {
+    let (_env, server) = start(&[]).await;
     let token = signed(&claims());
     let basic = format!("Basic {token}");
     for header in
         [None, Some(""), Some("Bearer"), Some(token.as_str()), Some(basic.as_str()), Some("Bearer ")]
     {
-        let answer = knock(&server, header).await;
+        let answer = get_quota(&server, header).await;
         assert_eq!(answer.headers["www-authenticate"], "Bearer", "{header:?}");
         answer.expect_problem(401, "unauthorized");
     }
 }
 
 #[tokio::test]
-async fn a_token_that_is_malformed_or_not_ours_is_refused() {
-    let (_ground, server) = start(&[]).await;
-    let sound = signed(&claims());
-    let (unsigned, signature) = sound.rsplit_once('.').expect("three parts");
-    let own_header = json!({ "alg": "HS256", "typ": "JWT" });
+async fn a_malformed_or_forged_token_is_refused() {
+    let (_env, server) = start(&[]).await;
+    let valid = signed(&claims());
+    let (unsigned, signature) = valid.rsplit_once('.').expect("three parts");
+    let hs256_header = json!({ "alg": "HS256", "typ": "JWT" });
     let mut refused = vec![
         ("no token".to_owned(), "x".to_owned()),
         ("dots alone".to_owned(), "..".to_owned()),
         ("no signature".to_owned(), format!("{unsigned}.")),
         ("no third part".to_owned(), unsigned.to_owned()),
-        ("a fourth part".to_owned(), format!("{sound}.x")),
-        ("a cut signature".to_owned(), sound[..sound.len() - 2].to_owned()),
-        ("another's claims".to_owned(), assembled(&own_header, &with("tenant", json!("other")), signature)),
-        ("a raised role".to_owned(), assembled(&own_header, &with("role", json!("operator")), signature)),
+        ("a fourth part".to_owned(), format!("{valid}.x")),
+        ("a cut signature".to_owned(), valid[..valid.len() - 2].to_owned()),
+        (
+            "the claims of another tenant".to_owned(),
+            assembled(&hs256_header, &with("tenant", json!("other")), signature),
+        ),
+        ("a raised role".to_owned(), assembled(&hs256_header, &with("role", json!("operator")), signature)),
         ("another secret".to_owned(), signed_with(Algorithm::HS256, &claims(), &SECRET.to_uppercase())),
         ("an empty secret".to_owned(), signed_with(Algorithm::HS256, &claims(), "")),
         ("too long".to_owned(), signed(&with("padding", json!("x".repeat(8_192))))),
@@ -97,22 +100,22 @@ async fn a_token_that_is_malformed_or_not_ours_is_refused() {
         let header = json!({ "alg": algorithm, "typ": "JWT" });
         refused.push((format!("alg {algorithm:?} unsigned"), assembled(&header, &claims(), "")));
         refused.push((
-            format!("alg {algorithm:?} with our signature"),
+            format!("alg {algorithm:?} with the signature of a valid token"),
             assembled(&header, &claims(), signature),
         ));
     }
     refused.push(("no alg".to_owned(), assembled(&json!({ "typ": "JWT" }), &claims(), signature)));
-    for (what, token) in refused {
-        let answer = knock_with(&server, &token).await;
-        assert_eq!(answer.status, 401, "{what}: {}", answer.body);
-        assert!(!answer.body.to_string().contains(&token), "{what} is not repeated");
+    for (case, token) in refused {
+        let answer = get_quota_with(&server, &token).await;
+        assert_eq!(answer.status, 401, "{case}: {}", answer.body);
+        assert!(!answer.body.to_string().contains(&token), "{case}: the answer repeats the token");
         answer.expect_problem(401, "unauthorized");
     }
 }
 
 #[tokio::test]
-async fn a_token_whose_claims_are_not_in_order_is_refused() {
-    let (_ground, server) = start(&[]).await;
+async fn a_token_with_invalid_claims_is_refused() {
+    let (_env, server) = start(&[]).await;
     let now = START / 1_000;
     let refused = [
         without("exp"),
@@ -143,29 +146,29 @@ async fn a_token_whose_claims_are_not_in_order_is_refused() {
         json!("t"),
     ];
     for claims in refused {
-        let answer = knock_with(&server, &signed(&claims)).await;
+        let answer = get_quota_with(&server, &signed(&claims)).await;
         assert_eq!(answer.status, 401, "{claims}: {}", answer.body);
         answer.expect_problem(401, "unauthorized");
     }
-    knock_with(&server, &signed(&with("exp", json!(now + 1)))).await.expect(200);
-    knock_with(&server, &signed(&with("nbf", json!(now)))).await.expect(200);
+    get_quota_with(&server, &signed(&with("exp", json!(now + 1)))).await.expect(200);
+    get_quota_with(&server, &signed(&with("nbf", json!(now)))).await.expect(200);
 }
 
 #[tokio::test]
-async fn a_token_dies_when_its_time_comes() {
+async fn a_token_is_refused_after_it_expires() {
     let (env, server) = start(&[]).await;
     let token = signed(&claims());
     env.advance(3_600_000 - 1);
-    knock_with(&server, &token).await.expect(200);
+    get_quota_with(&server, &token).await.expect(200);
     env.advance(1);
-    let problem = knock_with(&server, &token).await.expect_problem(401, "unauthorized");
+    let problem = get_quota_with(&server, &token).await.expect_problem(401, "unauthorized");
     assert_eq!(problem["detail"], "the token has expired");
 }
 
 #[tokio::test]
-async fn issuer_and_audience_are_checked_where_they_are_set() {
+async fn issuer_and_audience_are_checked_when_configured() {
     let settings = [("WHARFINGER_JWT_ISSUER", "https://id.example/"), ("WHARFINGER_JWT_AUDIENCE", "wharf")];
-    let (_ground, server) = start(&settings).await;
+    let (_env, server) = start(&settings).await;
     let both = |iss: Value, aud: Value| {
         let mut claims = claims();
         claims["iss"] = iss;
@@ -173,8 +176,8 @@ async fn issuer_and_audience_are_checked_where_they_are_set() {
         claims
     };
     let issuer = || json!("https://id.example/");
-    for sound in [both(issuer(), json!("wharf")), both(issuer(), json!(["other", "wharf"]))] {
-        knock_with(&server, &signed(&sound)).await.expect(200);
+    for valid in [both(issuer(), json!("wharf")), both(issuer(), json!(["other", "wharf"]))] {
+        get_quota_with(&server, &signed(&valid)).await.expect(200);
     }
     for refused in [
         claims(),
@@ -188,9 +191,9 @@ async fn issuer_and_audience_are_checked_where_they_are_set() {
         with("iss", issuer()),
         with("aud", json!("wharf")),
     ] {
-        let answer = knock_with(&server, &signed(&refused)).await;
+        let answer = get_quota_with(&server, &signed(&refused)).await;
         assert_eq!(answer.status, 401, "{refused}: {}", answer.body);
     }
-    // The server's own tokens are made to its own taste.
+    // The server puts the configured issuer and audience into its own tokens.
     server.me().get("/api/v2/quota").await.expect(200);
 }

@@ -1,4 +1,4 @@
-//! Announcements that are wrong: each is refused with its field named, and nothing is reserved or stored.
+//! Invalid init requests: each is refused with the name of its field, and nothing is reserved or stored.
 
 use bytes::Bytes;
 use reqwest::{Body, Method};
@@ -12,7 +12,7 @@ async fn init(me: &Client<'_>, body: impl Into<Body>) -> Answer {
     me.send(request.header("content-type", "application/json").body(body)).await
 }
 
-/// A sound announcement with one member changed.
+/// A valid init request with one member changed.
 fn with(member: &str, value: Value) -> String {
     let mut body = json!({ "fileName": "a", "size": 1 });
     body[member] = value;
@@ -129,7 +129,7 @@ fn wrong_values() -> Vec<(&'static str, String)> {
     wrong
 }
 
-async fn nothing_has_happened(env: &TestEnv, me: &Client<'_>) {
+async fn nothing_was_stored(env: &TestEnv, me: &Client<'_>) {
     let quota = me.get("/api/v2/quota").await.expect(200);
     assert_eq!((&quota["used"], &quota["reserved"]), (&json!(0), &json!(0)));
     assert_eq!(me.get("/api/v2/files").await.expect(200), json!({ "files": [], "nextCursor": null }));
@@ -146,7 +146,7 @@ async fn nothing_has_happened(env: &TestEnv, me: &Client<'_>) {
     oracle::catalog_is_sound(me.server).await;
 }
 
-async fn a_wrong_value_is_refused_with_its_field_named(database: Database) {
+async fn an_invalid_value_is_refused_and_its_field_is_named(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -156,15 +156,18 @@ async fn a_wrong_value_is_refused_with_its_field_named(database: Database) {
         assert_eq!(answer.status, 400, "{shown}: {}", answer.body);
         let problem = answer.expect_problem(400, "invalid_request");
         assert_eq!(problem["errors"][0]["field"], field, "{shown}: {problem}");
-        let words = problem["errors"][0]["problem"].as_str().expect("words");
-        assert!(!words.is_empty() && !words.contains("u64") && !words.contains("struct"), "{shown}: {words}");
+        let message = problem["errors"][0]["problem"].as_str().expect("a text");
+        assert!(
+            !message.is_empty() && !message.contains("u64") && !message.contains("struct"),
+            "{shown}: {message}"
+        );
     }
-    nothing_has_happened(&env, &me).await;
-    // The key was used by none of them.
+    nothing_was_stored(&env, &me).await;
+    // The refused requests have not used the idempotency key.
     init(&me, with("size", json!(0))).await.expect(201);
 }
 
-async fn a_file_above_the_largest_size_is_too_large(database: Database) {
+async fn a_file_above_the_maximum_size_is_refused(database: Database) {
     let env = TestEnv::with(database, &[("MAX_FILE_SIZE_BYTES", "1MiB")]);
     let server = env.start().await;
     let me = server.me();
@@ -173,11 +176,11 @@ async fn a_file_above_the_largest_size_is_too_large(database: Database) {
         assert_eq!(problem["errors"][0]["field"], "size");
         assert_eq!(problem["limit"], 1 << 20);
     }
-    nothing_has_happened(&env, &me).await;
+    nothing_was_stored(&env, &me).await;
     init(&me, with("size", json!(1 << 20))).await.expect(201);
 }
 
-async fn several_wrong_fields_are_named_together(database: Database) {
+async fn several_invalid_fields_are_named_together(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -188,15 +191,15 @@ async fn several_wrong_fields_are_named_together(database: Database) {
     let fields: Vec<&Value> =
         problem["errors"].as_array().expect("a list").iter().map(|e| &e["field"]).collect();
     assert_eq!(fields, ["fileName", "contentType", "checksumSha256", "metadata"]);
-    nothing_has_happened(&env, &me).await;
+    nothing_was_stored(&env, &me).await;
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_announcement_at_all_is_refused() {
+async fn a_body_that_is_not_an_init_request_is_refused() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
-    let sound = with("size", json!(1));
+    let valid = with("size", json!(1));
     let bodies: Vec<Vec<u8>> = vec![
         b"hello".to_vec(),
         b"{".to_vec(),
@@ -214,10 +217,10 @@ async fn a_body_that_is_no_announcement_at_all_is_refused() {
         b"\0".to_vec(),
         b"[".repeat(60_000),
         b"{\"a\":".repeat(10_000),
-        format!("{sound}{sound}").into_bytes(),
-        format!("[{sound}]").into_bytes(),
+        format!("{valid}{valid}").into_bytes(),
+        format!("[{valid}]").into_bytes(),
         br#"["a",1,null,null,null,null]"#.to_vec(),
-        format!("{sound} trailing").into_bytes(),
+        format!("{valid} trailing").into_bytes(),
     ];
     for body in bodies {
         let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
@@ -225,29 +228,29 @@ async fn a_body_that_is_no_announcement_at_all_is_refused() {
         let field = problem["errors"][0]["field"].as_str().expect("a field");
         assert!(["body", "fileName", "size", "a"].contains(&field), "{shown}: {problem}");
     }
-    nothing_has_happened(&env, &me).await;
+    nothing_was_stored(&env, &me).await;
 }
 
 #[tokio::test]
-async fn a_body_above_the_limit_is_too_large_however_it_is_sent() {
+async fn a_body_above_the_limit_is_refused_with_and_without_a_length() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
     let limit = 64 * 1024;
-    let sound = with("size", json!(1));
-    let padded = |length: usize| format!("{sound}{}", " ".repeat(length - sound.len()));
+    let valid = with("size", json!(1));
+    let padded = |length: usize| format!("{valid}{}", " ".repeat(length - valid.len()));
     init(&me, padded(limit + 1)).await.expect_problem(413, "too_large");
     let pieces: Vec<Bytes> =
         padded(limit + 1).into_bytes().chunks(1_000).map(Bytes::copy_from_slice).collect();
     let chunked = futures::stream::iter(pieces.into_iter().map(Ok::<_, std::io::Error>));
     init(&me, Body::wrap_stream(chunked)).await.expect_problem(413, "too_large");
-    nothing_has_happened(&env, &me).await;
+    nothing_was_stored(&env, &me).await;
     init(&me, padded(limit)).await.expect(201);
     oracle::catalog_is_sound(&server).await;
 }
 
 on_each_database!(
-    a_wrong_value_is_refused_with_its_field_named,
-    a_file_above_the_largest_size_is_too_large,
-    several_wrong_fields_are_named_together,
+    an_invalid_value_is_refused_and_its_field_is_named,
+    a_file_above_the_maximum_size_is_refused,
+    several_invalid_fields_are_named_together,
 );

@@ -1,4 +1,4 @@
-//! Pages of other origins: those that are configured may call, the others are told nothing.
+//! Pages of other origins: configured origins may call, and other origins get no CORS headers.
 
 use reqwest::Method;
 use reqwest::header::HeaderMap;
@@ -35,7 +35,7 @@ async fn configured_origins_may_call_and_others_may_not() {
             for header in ["authorization", "content-type", "idempotency-key", "range"] {
                 assert!(list("access-control-allow-headers").contains(header), "{header}");
             }
-            // An error that a page cannot read is no help to it.
+            // Errors have the header too. Without it the page cannot read them.
             assert_eq!(ask(&server, Method::GET, path, origin).await[ALLOW], origin, "{path}");
         }
     }
@@ -55,21 +55,21 @@ async fn configured_origins_may_call_and_others_may_not() {
     }
 }
 
-/// Whoever opens the page as `localhost` sends bytes to where the signed URLs lead.
+/// A page that is opened as `localhost` sends bytes to signed URLs, which contain the IP address.
 #[tokio::test]
-async fn the_page_may_upload_by_another_name_of_this_machine() {
+async fn the_page_may_upload_under_another_name_of_this_machine() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let grant = server.me().init("a", 3).await.expect(201);
     let url = grant["uploadUrl"].as_str().expect("a URL");
-    let path = url.strip_prefix(&server.url).expect("this server's");
+    let path = url.strip_prefix(&server.url).expect("a URL of this server");
     let port = server.url.rsplit_once(':').expect("a port").1;
     for origin in [format!("http://localhost:{port}"), format!("http://[::1]:{port}")] {
         for method in [Method::OPTIONS, Method::GET] {
             assert_eq!(ask(&server, method, path, &origin).await[ALLOW], origin);
         }
         let headers = ask(&server, Method::GET, "/api/v2/quota", &origin).await;
-        assert!(!headers.contains_key(ALLOW), "only bytes: {headers:?}");
+        assert!(!headers.contains_key(ALLOW), "only uploads are allowed: {headers:?}");
     }
     for origin in
         ["http://localhost:1", "http://localhost", "http://localhost.evil.example", "http://evil.example"]

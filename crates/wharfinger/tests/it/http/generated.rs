@@ -1,4 +1,4 @@
-//! Calls that Schemathesis makes up from the OpenAPI document, right and wrong ones: no answer is a server error.
+//! Valid and invalid calls that Schemathesis generates from the OpenAPI document. None may cause a server error.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use wharfinger::core::Role;
 
 use crate::test_app::{Database, TestEnv};
 
-/// For one operation and one phase. Beyond that a run is deterministic: the same calls every time.
+/// Examples per operation and phase. The calls are the same in every run.
 const EXAMPLES: &str = "10";
-/// It sends events until the client hangs up.
+/// This call sends events until the client disconnects.
 const ENDLESS: &str = "/api/v2/stream";
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 async fn calls_as(role: Role) {
     let env = TestEnv::with_stages(Database::Sqlite, "scan,extract,chunk,embed", &[]);
     let server = env.start().await;
-    // Something to find, to fail and to delete.
+    // Files that the calls can use.
     for name in ["one.txt", "two.txt"] {
         server.me().enqueue(name, b"text").await;
     }
@@ -30,11 +30,12 @@ async fn calls_as(role: Role) {
         .args(["--suppress-health-check", "all", "--warnings", "off", "--request-timeout", "60"])
         .current_dir(env.folder());
     let running = tokio::task::spawn_blocking(move || schemathesis.output());
-    let output = tokio::time::timeout(PATIENCE, running).await.expect("it ends").expect("not cancelled");
+    let output =
+        tokio::time::timeout(TIME_LIMIT, running).await.expect("it ends in time").expect("not cancelled");
     let output = output.expect("python3 runs");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    println!("{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    println!("{stdout}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Health, readiness and metrics: asked without a token, and honest.
+//! Health, readiness and metrics, and limits on requests without a token.
 
 use serde_json::{Value, json};
 use sqlx::Connection as _;
@@ -16,11 +16,11 @@ async fn get(server: &TestApp, path: &str) -> Answer {
 fn backends(answer: &Value) -> Vec<(String, bool)> {
     let list = answer["backends"].as_array().expect("a list");
     list.iter()
-        .map(|b| (b["name"].as_str().expect("a name").to_owned(), b["ok"].as_bool().expect("a word")))
+        .map(|b| (b["name"].as_str().expect("a name").to_owned(), b["ok"].as_bool().expect("a boolean")))
         .collect()
 }
 
-async fn a_server_is_ready_while_its_backends_are(database: Database) {
+async fn readiness_follows_the_backends(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     assert_eq!(get(&server, "/healthz").await.expect(200)["status"], "ok");
@@ -33,28 +33,28 @@ async fn a_server_is_ready_while_its_backends_are(database: Database) {
         (&json!(kind), &json!("disk"))
     );
 
-    let aside = env.folder().join("aside");
-    std::fs::rename(env.blob_dir(), &aside).expect("the folder goes");
+    let moved = env.folder().join("moved");
+    std::fs::rename(env.blob_dir(), &moved).expect("the folder is moved");
     std::fs::write(env.blob_dir(), b"in the way").expect("a file in its place");
     get(&server, "/readyz").await.expect(200);
     env.advance(1_000);
     let unready = get(&server, "/readyz").await.expect(503);
     assert_eq!(unready["status"], "unavailable");
     assert_eq!(backends(&unready), [("catalog".to_owned(), true), ("blobs".to_owned(), false)]);
-    let told = unready.to_string();
-    assert!(!told.contains(env.folder().to_str().expect("UTF-8")), "no path of ours is told: {told}");
+    let body = unready.to_string();
+    assert!(!body.contains(env.folder().to_str().expect("UTF-8")), "the answer shows a path: {body}");
     get(&server, "/healthz").await.expect(200);
 
-    std::fs::remove_file(env.blob_dir()).expect("the file goes");
-    std::fs::rename(&aside, env.blob_dir()).expect("the folder comes back");
+    std::fs::remove_file(env.blob_dir()).expect("the file is removed");
+    std::fs::rename(&moved, env.blob_dir()).expect("the folder is restored");
     env.advance(1_000);
     assert_eq!(get(&server, "/readyz").await.expect(200)["status"], "ready");
-    assert!(oracle::files_below(&env.blob_dir()).is_empty(), "asking leaves nothing behind");
+    assert!(oracle::files_below(&env.blob_dir()).is_empty(), "the readiness check leaves no file");
     server.me().upload("a", b"abc").await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Anybody may ask, as often as they like.
+/// Requests without a token must not cause writes.
 #[tokio::test]
 async fn readiness_writes_nothing() {
     let env = TestEnv::new(Database::Sqlite);
@@ -73,9 +73,9 @@ async fn readiness_writes_nothing() {
     assert_eq!(modified(), before);
 }
 
-/// Without a token only where the setting says so, and never through a proxy.
+/// Access without a token needs a loopback address and no proxy.
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_are_for_operators() {
+async fn metrics_need_an_operator_token() {
     let env = TestEnv::with(Database::Sqlite, &[("WHARFINGER_METRICS", "token")]);
     let server = env.start().await;
     get(&server, "/metrics").await.expect_problem(401, "unauthorized");
@@ -85,16 +85,15 @@ async fn metrics_are_for_operators() {
     assert_eq!(server.operator().get("/metrics").await.status, 200);
     let open = TestEnv::new(Database::Sqlite);
     let server = open.start().await;
-    assert_eq!(get(&server, "/metrics").await.status, 200, "on a loopback address");
+    assert_eq!(get(&server, "/metrics").await.status, 200, "metrics are open on a loopback address");
     for header in ["forwarded", "x-forwarded-for"] {
-        let asked = server.http.get(format!("{}/metrics", server.url)).header(header, "for=1.2.3.4");
-        assert_eq!(asked.send().await.expect("an answer").status(), 401, "{header}");
+        let request = server.http.get(format!("{}/metrics", server.url)).header(header, "for=1.2.3.4");
+        assert_eq!(request.send().await.expect("an answer").status(), 401, "{header}");
     }
 }
 
-/// They can have an address of their own.
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_have_an_address_of_their_own() {
+async fn metrics_can_have_a_separate_address() {
     let place = crate::cli::program::Place::new();
     let address = harness::free_address();
     let served = place.serve(&[("WHARFINGER_METRICS_LISTEN", &address)]);
@@ -105,9 +104,8 @@ async fn metrics_have_an_address_of_their_own() {
     assert!(served.terminate().success());
 }
 
-/// Whatever is asked for, by whatever method, and whatever comes of it.
 #[tokio::test]
-async fn every_answer_tells_browsers_what_it_is() {
+async fn every_answer_has_security_headers() {
     let env = TestEnv::with(Database::Sqlite, &[("WHARFINGER_CORS_ORIGINS", "https://app.example")]);
     let server = env.start().await;
     for path in [
@@ -122,13 +120,13 @@ async fn every_answer_tells_browsers_what_it_is() {
         "OPTIONS /api/v2/files",
         "OPTIONS /nowhere",
     ] {
-        let (method, place) = path.split_once(' ').unwrap_or(("GET", path));
+        let (method, target) = path.split_once(' ').unwrap_or(("GET", path));
         let method = method.parse().expect("a method");
-        let asked = server.http.request(method, format!("{}{place}", server.url));
-        // Of a page of others, before it uploads.
-        let asked =
-            asked.header("origin", "https://app.example").header("access-control-request-method", "POST");
-        let answer = asked.send().await.expect("an answer");
+        let request = server.http.request(method, format!("{}{target}", server.url));
+        // As a preflight request of another origin.
+        let request =
+            request.header("origin", "https://app.example").header("access-control-request-method", "POST");
+        let answer = request.send().await.expect("an answer");
         let header =
             |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         assert_eq!(header("x-content-type-options"), "nosniff", "{path}");
@@ -143,38 +141,38 @@ async fn every_answer_tells_browsers_what_it_is() {
     }
 }
 
-/// Its body would be ten megabytes, of which none has come.
+/// The request announces a body of 10 MB and sends no byte of it.
 #[tokio::test]
-async fn whoever_has_no_token_is_refused_before_the_body() {
+async fn a_request_without_a_token_is_refused_before_its_body() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let mut stream =
-        tokio::net::TcpStream::connect(server.url.trim_start_matches("http://")).await.expect("taken");
+        tokio::net::TcpStream::connect(server.url.trim_start_matches("http://")).await.expect("connected");
     let head = "POST /api/v2/batches HTTP/1.1\r\nhost: w\r\ncontent-type: application/json\r\ncontent-length: 10000000\r\n\r\n";
     stream.write_all(head.as_bytes()).await.expect("sent");
     let mut answer = [0; 512];
     let read = tokio::time::timeout(std::time::Duration::from_secs(20), stream.read(&mut answer)).await;
-    let read = read.expect("soon").expect("an answer");
+    let read = read.expect("an answer in time").expect("an answer");
     assert!(answer[..read].starts_with(b"HTTP/1.1 401"), "{}", String::from_utf8_lossy(&answer[..read]));
 }
 
-/// Even one with a token has only so long.
+/// The time limit applies to a valid token too.
 #[tokio::test]
-async fn a_body_that_does_not_come_is_not_waited_for() {
+async fn a_body_that_does_not_arrive_times_out() {
     use std::time::Duration;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let token = server.me().token;
     let mut stream =
-        tokio::net::TcpStream::connect(server.url.trim_start_matches("http://")).await.expect("taken");
+        tokio::net::TcpStream::connect(server.url.trim_start_matches("http://")).await.expect("connected");
     let head = format!(
         "POST /api/v2/files/init HTTP/1.1\r\nhost: w\r\nauthorization: Bearer {token}\r\n\
          content-type: application/json\r\ncontent-length: 100\r\n\r\n{{"
     );
     stream.write_all(head.as_bytes()).await.expect("sent");
-    // A byte now and then makes no difference.
+    // Single bytes do not extend the limit.
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(50)).await;
         pass(Duration::from_secs(13)).await;
@@ -182,11 +180,11 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
     }
     let mut answer = [0; 512];
     let read = tokio::time::timeout(Duration::from_secs(20), stream.read(&mut answer)).await;
-    let read = read.expect("soon").expect("an answer");
+    let read = read.expect("an answer in time").expect("an answer");
     assert!(answer[..read].starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer[..read]));
 }
 
-/// Everybody waits for a locked table, with all connections in hand.
+/// All pooled connections wait for a locked table.
 #[tokio::test(flavor = "multi_thread")]
 async fn readiness_does_not_wait_for_busy_connections() {
     let env = TestEnv::new(Database::Postgres);
@@ -199,7 +197,7 @@ async fn readiness_does_not_wait_for_busy_connections() {
         .expect("locked");
     let me = server.me();
     let lists = futures::future::join_all((0..60).map(|_| me.get("/api/v2/files")));
-    let asked = async {
+    let readiness = async {
         let waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
         let mut before = -1;
         loop {
@@ -211,15 +209,15 @@ async fn readiness_does_not_wait_for_busy_connections() {
             tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         }
         let ready = get(&server, "/readyz").await;
-        sqlx::raw_sql("ROLLBACK").execute(&mut locker).await.expect("free again");
+        sqlx::raw_sql("ROLLBACK").execute(&mut locker).await.expect("unlocked");
         ready
     };
-    let (answers, ready) = tokio::join!(lists, asked);
+    let (answers, ready) = tokio::join!(lists, readiness);
     assert_eq!(ready.expect(200)["status"], "ready");
     assert!(answers.iter().any(|answer| answer.status == 200));
 }
 
-/// All connections of SQLite on which others read are in use, and none comes back.
+/// All read connections of SQLite are in use, and none is returned.
 #[tokio::test(flavor = "multi_thread")]
 async fn readiness_does_not_wait_for_busy_readers() {
     const READERS: usize = 8;
@@ -228,26 +226,26 @@ async fn readiness_does_not_wait_for_busy_readers() {
     let server = env.start_with(faults.clone()).await;
     let me = server.me();
     let lists = futures::future::join_all((0..READERS + 1).map(|_| me.get("/api/v2/files")));
-    let asked = async {
+    let readiness = async {
         faults.reached().await;
         let ready = tokio::time::timeout(std::time::Duration::from_secs(5), get(&server, "/readyz")).await;
         faults.release();
-        ready.expect("at once")
+        ready.expect("an answer in time")
     };
-    let (answers, ready) = tokio::join!(lists, asked);
+    let (answers, ready) = tokio::join!(lists, readiness);
     assert_eq!(ready.expect(200)["status"], "ready");
     assert!(answers.iter().all(|answer| answer.status == 200));
 }
 
-/// The value of the sample that begins like this.
+/// The value of the sample whose line starts with `start`.
 fn sample(metrics: &str, start: &str) -> Option<f64> {
     let line = metrics.lines().find(|line| line.starts_with(start))?;
     line.rsplit(' ').next()?.parse().ok()
 }
 
-/// The recorder is the process's, and the tenant is this test's own.
+/// All tests share one recorder, so this test has its own tenant.
 #[tokio::test]
-async fn metrics_carry_the_names_of_the_contract() {
+async fn the_metrics_of_the_contract_are_exposed() {
     let settings = [("ORPHAN_DELETE_LIMIT_PERCENT", "0"), ("ORPHAN_BLOB_GRACE_MS", "0")];
     let env = TestEnv::with(Database::Sqlite, &settings);
     wharfinger::telemetry::prometheus();
@@ -265,11 +263,11 @@ async fn metrics_carry_the_names_of_the_contract() {
     server.settle().await;
     let of_kept = env.blob_dir().join("uploads").join(tenant).join("u").join(&kept);
     std::fs::rename(&of_kept, of_kept.with_file_name("01977420-dc00-7639-b4cc-0216978d32b7"))
-        .expect("lost, and an orphan at once");
+        .expect("renamed: one object is missing, one is an orphan");
     let scanned = server.scan_orphans().await;
     assert_eq!((scanned.deleted, scanned.missing), (1, 1));
 
-    let _turn = METRICS.lock().await;
+    let _lock = METRICS.lock().await;
     let answer = server.http.get(format!("{}/metrics", server.url)).send().await.expect("an answer");
     assert!(answer.headers()["content-type"].to_str().expect("text").starts_with("text/plain"));
     let text = answer.text().await.expect("text");
@@ -280,7 +278,7 @@ async fn metrics_carry_the_names_of_the_contract() {
     assert!(failures.is_some_and(|count| count >= 1.0), "{text}");
     assert_eq!(sample(&text, "file_pipeline_status{status=\"ready\"}"), Some(1.0));
     assert_eq!(sample(&text, "file_pipeline_status{status=\"registered\"}"), Some(0.0));
-    assert!(!text.contains("file_pipeline_status{status=\"deleted\"}"), "the deleted are in no figure");
+    assert!(!text.contains("file_pipeline_status{status=\"deleted\"}"), "deleted files are not counted");
     assert_eq!((sample(&text, "missing_blobs "), sample(&text, "orphan_blobs ")), (Some(1.0), Some(0.0)));
     assert!(sample(&text, "orphan_blobs_deleted_total").is_some_and(|count| count >= 1.0), "{text}");
     assert_eq!(sample(&text, "pending_cleanups{state=\"pending\"}"), Some(1.0));
@@ -302,7 +300,7 @@ async fn metrics_carry_the_names_of_the_contract() {
     assert!(counted("/api/v2/files/{id}", "DELETE", "204"), "{routes:?}");
     assert!(counted("/blobs/{*key}", "PUT", "200"), "{routes:?}");
     assert!(text.contains("http_request_duration_seconds_bucket{"), "a histogram");
-    assert!(!text.contains(&kept) && !text.contains(&deleted), "no label grows with the number of files");
+    assert!(!text.contains(&kept) && !text.contains(&deleted), "no label contains a file id");
 }
 
-on_each_database!(a_server_is_ready_while_its_backends_are);
+on_each_database!(readiness_follows_the_backends);

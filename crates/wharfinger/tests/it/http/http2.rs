@@ -1,4 +1,4 @@
-//! A client of HTTP/2 that says exactly what a test wants it to, and reads no answer.
+//! An HTTP/2 client that sends raw frames and reads no answer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ const END_OF_REQUEST: u8 = 1 | 4;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 const CANCEL: u32 = 8;
 
-/// Its window is 0, so that no byte of an answer's body can be sent to it. It answers pings, as a live client does.
-pub struct Unread {
+/// Its window is 0, so the server cannot send any byte of a body. It answers pings like a live client.
+pub struct NonReadingClient {
     writer: Arc<Mutex<OwnedWriteHalf>>,
     is_closed: Arc<AtomicBool>,
     reading: JoinHandle<()>,
@@ -36,31 +36,31 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-impl Unread {
-    pub async fn connect(address: SocketAddr) -> Unread {
-        let (reader, mut writer) = TcpStream::connect(address).await.expect("taken").into_split();
+impl NonReadingClient {
+    pub async fn connect(address: SocketAddr) -> NonReadingClient {
+        let (reader, mut writer) = TcpStream::connect(address).await.expect("connected").into_split();
         let mut window = INITIAL_WINDOW_SIZE.to_be_bytes().to_vec();
         window.extend(0_u32.to_be_bytes());
-        let begin = [PREFACE.to_vec(), frame(SETTINGS, 0, 0, &window)].concat();
-        writer.write_all(&begin).await.expect("sent");
+        let opening = [PREFACE.to_vec(), frame(SETTINGS, 0, 0, &window)].concat();
+        writer.write_all(&opening).await.expect("sent");
         let (writer, is_closed) = (Arc::new(Mutex::new(writer)), Arc::new(AtomicBool::new(false)));
         let (answers, closed) = (writer.clone(), is_closed.clone());
         let reading = tokio::spawn(async move {
             answer_pings(reader, answers).await;
             closed.store(true, Ordering::SeqCst);
         });
-        Unread { writer, is_closed, reading, next_stream: 1 }
+        NonReadingClient { writer, is_closed, reading, next_stream: 1 }
     }
 
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Answers its stream.
+    /// Returns the stream id.
     pub async fn get(&mut self, path: &str) -> u32 {
         let stream = self.next_stream;
         self.next_stream += 2;
-        // By the numbers of HPACK's table: GET, http, then path and authority with their length.
+        // Indexes of the HPACK static table: GET, http, then path and authority with their length.
         let mut headers = vec![0x82, 0x86, 0x44, u8::try_from(path.len()).expect("short")];
         headers.extend(path.as_bytes());
         headers.extend([0x41, 5]);
@@ -73,19 +73,19 @@ impl Unread {
         self.send(frame(RESET, 0, stream, &CANCEL.to_be_bytes())).await;
     }
 
-    /// A connection that is closed takes nothing.
+    /// Ignores errors, because the server may have closed the connection.
     async fn send(&self, frame: Vec<u8>) {
         let _ = self.writer.lock().await.write_all(&frame).await;
     }
 }
 
-impl Drop for Unread {
+impl Drop for NonReadingClient {
     fn drop(&mut self) {
         self.reading.abort();
     }
 }
 
-/// Until the server closes the connection.
+/// Runs until the server closes the connection.
 async fn answer_pings(mut reader: OwnedReadHalf, writer: Arc<Mutex<OwnedWriteHalf>>) {
     loop {
         let mut head = [0; 9];

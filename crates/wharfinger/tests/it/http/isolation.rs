@@ -1,4 +1,4 @@
-//! Who sees what: a user its own files, an admin those of its tenant, an operator all. Another's is absent.
+//! A user sees its own files, an admin the files of its tenant, an operator all files. Other files answer 404.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::oracle;
 use crate::test_app::{Client, Database, TestEnv, on_each_database};
 use wharfinger::core::Role;
 
-/// Every call that names a file.
+/// All calls with a file id in the path.
 fn calls(file: &str) -> Vec<(Method, String)> {
     vec![
         (Method::GET, format!("/api/v2/files/{file}")),
@@ -31,7 +31,7 @@ async fn listed(caller: &Client<'_>) -> BTreeSet<String> {
     files.iter().map(|file| file["fileId"].as_str().expect("an id").to_owned()).collect()
 }
 
-async fn anothers_file_is_absent_whatever_is_asked_of_it(database: Database) {
+async fn every_call_on_the_file_of_another_user_answers_404(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -39,7 +39,7 @@ async fn anothers_file_is_absent_whatever_is_asked_of_it(database: Database) {
     let open = me.init("open", 4).await.expect(201);
     server.put_bytes(&open, b"open").await.expect(200);
     let open = open["fileId"].as_str().expect("an id").to_owned();
-    let strangers = [
+    let others = [
         server.as_user("t", "v", Role::User),
         server.as_user("other", "u", Role::User),
         server.as_user("other", "u", Role::Admin),
@@ -48,17 +48,18 @@ async fn anothers_file_is_absent_whatever_is_asked_of_it(database: Database) {
         server.as_user("t", "U", Role::User),
         server.as_user("%", "%", Role::Admin),
     ];
-    for stranger in &strangers {
-        let never = "018f4e6e-7f3a-7000-8000-000000000001";
+    for other in &others {
+        let unknown = "018f4e6e-7f3a-7000-8000-000000000001";
         for ((method, path), (_, absent)) in
-            calls(&ready).into_iter().chain(calls(&open)).zip(calls(never).into_iter().cycle())
+            calls(&ready).into_iter().chain(calls(&open)).zip(calls(unknown).into_iter().cycle())
         {
-            let told = stranger.send(stranger.request(method.clone(), &path)).await;
-            let told = told.expect_problem(404, "not_found");
-            let of_nothing = stranger.send(stranger.request(method, &absent)).await;
-            assert_eq!(told, of_nothing.expect_problem(404, "not_found"), "no word tells it from nothing");
+            let answer = other.send(other.request(method.clone(), &path)).await;
+            let problem = answer.expect_problem(404, "not_found");
+            let of_unknown =
+                other.send(other.request(method, &absent)).await.expect_problem(404, "not_found");
+            assert_eq!(problem, of_unknown, "the answer shows that the file exists");
         }
-        assert_eq!(listed(stranger).await, BTreeSet::new());
+        assert_eq!(listed(other).await, BTreeSet::new());
     }
     assert_eq!(server.as_user("other", "u", Role::User).used().await, 0);
     assert_eq!(me.get(&format!("/api/v2/files/{ready}")).await.expect(200)["status"], "ready");
@@ -67,7 +68,7 @@ async fn anothers_file_is_absent_whatever_is_asked_of_it(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn lists_show_what_the_role_covers(database: Database) {
+async fn lists_show_only_files_that_the_role_may_see(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let mut owned = Vec::new();
@@ -83,7 +84,7 @@ async fn lists_show_what_the_role_covers(database: Database) {
     assert_eq!(listed(&server.as_user("other", "boss", Role::Admin)).await, set(&owned[2..]));
     assert_eq!(listed(&server.as_user("none", "boss", Role::Admin)).await, BTreeSet::new());
     assert_eq!(listed(&server.operator()).await, set(&owned));
-    // One at a time, the pages of a scope are still those of the scope.
+    // Small pages contain only files of the scope too.
     let admin = server.as_user("t", "boss", Role::Admin);
     let first = admin.get("/api/v2/files?limit=1").await.expect(200);
     let next = first["nextCursor"].as_str().expect("a cursor");
@@ -93,45 +94,45 @@ async fn lists_show_what_the_role_covers(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn admins_and_operators_touch_what_they_see(database: Database) {
+async fn admins_and_operators_can_change_the_files_they_see(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
-    let owners = [server.as_user("t", "boss", Role::Admin), server.operator()];
-    for (owner, actor) in owners.iter().zip(["admin:boss", "operator:op"]) {
+    let callers = [server.as_user("t", "boss", Role::Admin), server.operator()];
+    for (caller, actor) in callers.iter().zip(["admin:boss", "operator:op"]) {
         let grant = me.init("a", 3).await.expect(201);
         let file = grant["fileId"].as_str().expect("an id");
         let path = format!("/api/v2/files/{file}");
-        let fresh = owner.post(&format!("{path}/url"), json!({})).await.expect(200);
+        let fresh = caller.post(&format!("{path}/url"), json!({})).await.expect(200);
         server.put_bytes(&fresh, b"abc").await.expect(200);
-        assert_eq!(owner.confirm(file).await.expect(200)["status"], "ready");
+        assert_eq!(caller.confirm(file).await.expect(200)["status"], "ready");
         let history = me.get(&format!("{path}/history")).await.expect(200);
         assert_eq!(history["events"][1]["actor"], actor);
-        owner.get(&format!("{path}/download")).await.expect(302);
-        owner.delete(&path).await.expect(204);
+        caller.get(&format!("{path}/download")).await.expect(302);
+        caller.delete(&path).await.expect(204);
         me.get(&path).await.expect_problem(404, "not_found");
     }
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn what_one_user_was_told_is_told_to_nobody_else(database: Database) {
+async fn notifications_are_shown_only_to_their_user(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     server.me().init("secret plans", 3).await.expect(201);
     env.advance(2 * 3_600_000);
     server.settle().await;
-    let told = server.me().get("/api/v2/notifications").await.expect(200);
-    assert_eq!(told["notifications"][0]["fileName"], "secret plans");
+    let page = server.me().get("/api/v2/notifications").await.expect(200);
+    assert_eq!(page["notifications"][0]["fileName"], "secret plans");
     for (tenant, user) in [("t", "v"), ("other", "u")] {
-        let told = server.as_user(tenant, user, Role::User).get("/api/v2/notifications").await.expect(200);
-        assert_eq!(told, json!({ "notifications": [], "nextCursor": null }));
+        let page = server.as_user(tenant, user, Role::User).get("/api/v2/notifications").await.expect(200);
+        assert_eq!(page, json!({ "notifications": [], "nextCursor": null }));
     }
     oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test]
-async fn a_workers_token_opens_none_of_these_calls() {
+async fn a_worker_token_is_refused_by_all_user_calls() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let file = server.me().upload("a", b"abc").await;
@@ -160,8 +161,8 @@ async fn a_workers_token_opens_none_of_these_calls() {
 }
 
 on_each_database!(
-    anothers_file_is_absent_whatever_is_asked_of_it,
-    lists_show_what_the_role_covers,
-    admins_and_operators_touch_what_they_see,
-    what_one_user_was_told_is_told_to_nobody_else,
+    every_call_on_the_file_of_another_user_answers_404,
+    lists_show_only_files_that_the_role_may_see,
+    admins_and_operators_can_change_the_files_they_see,
+    notifications_are_shown_only_to_their_user,
 );

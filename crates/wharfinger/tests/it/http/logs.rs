@@ -1,4 +1,4 @@
-//! Logs of a real server at their most talkative: JSON lines, and never a token or a signed URL.
+//! Logs of a real server at trace level: JSON lines, and never a token or a signed URL.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    /// The status, where it leads, and what it says.
+    /// Returns the status, the location and the body.
     async fn call(&self, method: Method, path: &str, body: &str) -> (u16, String, Value) {
         let url = if path.starts_with("http") { path.to_owned() } else { format!("{}{path}", self.server) };
         let request = self.http.request(method, url).bearer_auth(self.token).body(body.to_owned());
@@ -52,12 +52,12 @@ async fn no_log_line_holds_a_token_or_a_signed_url() {
         (Method::GET, "/readyz".to_owned(), "", 200),
         (Method::GET, format!("{path}?token={token}"), "", 200),
     ] {
-        let (status, _, told) = caller.call(method, &to, body).await;
-        assert_eq!(status, expected, "{to}: {told}");
+        let (status, _, answer) = caller.call(method, &to, body).await;
+        assert_eq!(status, expected, "{to}: {answer}");
     }
     let (_, download, _) = caller.call(Method::GET, &format!("{path}/download"), "").await;
     assert_eq!(caller.call(Method::GET, &download, "").await.0, 200);
-    // What the log is sure to tell of: bytes that were changed behind the server's back.
+    // A change of the stored bytes makes the server log a quarantine.
     std::fs::write(place.data().join("blobs/uploads/t/u").join(&file), b"abcdefg").expect("the object");
     assert_eq!(caller.call(Method::GET, &format!("{path}/download"), "").await.0, 409);
     assert_eq!(caller.call(Method::DELETE, &path, "").await.0, 204);
@@ -66,27 +66,27 @@ async fn no_log_line_holds_a_token_or_a_signed_url() {
     let log = place.log();
     let lines: Vec<BTreeMap<String, Value>> =
         log.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
-    let told =
+    let quarantined =
         lines.iter().find(|line| line.get("action") == Some(&json!("quarantined"))).expect("a quarantine");
-    assert_eq!((&told["fileId"], &told["tenant"]), (&json!(file), &json!("t")));
+    assert_eq!((&quarantined["fileId"], &quarantined["tenant"]), (&json!(file), &json!("t")));
     let signature = |url: &str| url.rsplit_once("sig=").expect("a signature").1.to_owned();
     let key = |name: &str| std::fs::read_to_string(place.data().join("secrets").join(name)).expect("a key");
-    for (what, secret) in [
+    for (name, secret) in [
         ("the token", token.clone()),
         ("the upload's signature", signature(&upload)),
         ("the download's signature", signature(&download)),
-        ("the secret of tokens", key("jwt.key")),
-        ("the secret of URLs", key("url-signing.key")),
-        ("some signature", "sig=".to_owned()),
-        ("some token", "eyJ".to_owned()),
+        ("the token secret", key("jwt.key")),
+        ("the URL secret", key("url-signing.key")),
+        ("any signature", "sig=".to_owned()),
+        ("any token", "eyJ".to_owned()),
     ] {
-        assert!(!log.contains(&secret), "{what} is in the log");
+        assert!(!log.contains(&secret), "{name} is in the log");
     }
 }
 
-/// The fields by which the lines of one file, one tenant or one kind of work are found.
+/// Operators find log lines by these fields.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_stage_is_told_with_its_file_and_duration() {
+async fn the_end_of_a_stage_is_logged_with_file_tenant_and_duration() {
     let place = Place::new();
     let served = place.serve(&[("PIPELINE_STAGES", "scan")]);
     let token = place.token("t", "u", "user");

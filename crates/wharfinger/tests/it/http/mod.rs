@@ -1,4 +1,4 @@
-//! The HTTP face: who may ask, what may be asked, and what is answered to the rest.
+//! The HTTP API: authentication, isolation between users, input checks, and answers to wrong requests.
 
 mod auth;
 mod bad_input;
@@ -28,8 +28,8 @@ fn claims() -> Value {
     json!({ "sub": "u", "tenant": "t", "exp": EXP })
 }
 
-/// Asks for something that any user may see.
-async fn knock(server: &TestApp, authorization: Option<&str>) -> Answer {
+/// Requests the quota, which every valid user token may read.
+async fn get_quota(server: &TestApp, authorization: Option<&str>) -> Answer {
     let mut request = server.http.get(format!("{}/api/v2/quota", server.url));
     if let Some(value) = authorization {
         request = request.header("authorization", value);
@@ -37,6 +37,6 @@ async fn knock(server: &TestApp, authorization: Option<&str>) -> Answer {
     Answer::read(request.send().await.expect("an answer")).await
 }
 
-async fn knock_with(server: &TestApp, token: &str) -> Answer {
-    knock(server, Some(&format!("Bearer {token}"))).await
+async fn get_quota_with(server: &TestApp, token: &str) -> Answer {
+    get_quota(server, Some(&format!("Bearer {token}"))).await
 }

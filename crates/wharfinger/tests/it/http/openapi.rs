@@ -1,4 +1,4 @@
-//! The description of the API says what the server does, and its page needs nobody else's server.
+//! The OpenAPI document describes what the server does, and its page loads nothing from other servers.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ async fn document(server: &TestApp) -> Value {
     serde_json::from_str(&text.text().await.expect("text")).expect("JSON")
 }
 
-/// `POST /path` for each operation, with what the document says of it.
+/// Method, path and description of each operation.
 fn operations(document: &Value) -> Vec<(Method, String, Value)> {
     let mut all = Vec::new();
     for (path, item) in document["paths"].as_object().expect("paths") {
@@ -37,7 +37,7 @@ fn references<'v>(value: &'v Value, found: &mut Vec<&'v str>) {
 }
 
 #[tokio::test]
-async fn every_call_of_the_contract_that_exists_is_described() {
+async fn every_call_of_the_contract_is_described() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let document = document(&server).await;
@@ -93,7 +93,7 @@ async fn every_call_of_the_contract_that_exists_is_described() {
     assert!(!found.is_empty());
     for reference in found {
         let pointer = reference.strip_prefix('#').expect("a reference into this document");
-        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+        assert!(document.pointer(pointer).is_some(), "{reference} does not exist");
     }
 }
 
@@ -109,7 +109,7 @@ async fn every_call_that_takes_a_body_describes_it() {
         let Some(body) = operation.get("requestBody") else { continue };
         let schema = &body["content"]["application/json"]["schema"];
         assert!(schema.is_object(), "{method} {path}: {body}");
-        // An event is whatever its sender says.
+        // An event can be any JSON object.
         if path == "/api/v2/events" {
             continue;
         }
@@ -142,18 +142,18 @@ async fn every_call_that_takes_a_body_describes_it() {
 }
 
 #[tokio::test]
-async fn what_is_described_is_there_and_asks_for_a_token() {
+async fn every_described_call_exists_and_needs_a_token() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     for (method, path, _) in operations(&document(&server).await) {
         let id = "018f4e6e-7f3a-7000-8000-000000000001";
-        let real =
+        let path_with_ids =
             path.replace("{id}", id).replace("{jobId}", id).replace("{fileId}", id).replace("{tenant}", "t");
-        let url = format!("{}{real}", server.url);
+        let url = format!("{}{path_with_ids}", server.url);
         let answer = server.http.request(method.clone(), url).send().await.expect("an answer");
         let expected = match path.as_str() {
             "/healthz" | "/readyz" | "/metrics" => 200,
-            // Its URL is signed.
+            // It needs a signed URL instead.
             "/api/v2/workers/jobs/{jobId}/input" => 400,
             _ => 401,
         };
@@ -168,12 +168,12 @@ fn attributes<'p>(page: &'p str, name: &str) -> Vec<&'p str> {
 }
 
 #[tokio::test]
-async fn the_page_loads_nothing_from_elsewhere() {
+async fn the_page_loads_nothing_from_other_hosts() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
-    let short = server.http.get(format!("{}/docs", server.url)).send().await.expect("an answer");
-    assert!(short.status().is_redirection(), "{}", short.status());
-    assert_eq!(short.headers()["location"], "/docs/");
+    let redirect = server.http.get(format!("{}/docs", server.url)).send().await.expect("an answer");
+    assert!(redirect.status().is_redirection(), "{}", redirect.status());
+    assert_eq!(redirect.headers()["location"], "/docs/");
     let base: reqwest::Url = format!("{}/docs/", server.url).parse().expect("a URL");
     let page = server.http.get(base.clone()).send().await.expect("an answer");
     assert_eq!(page.status(), 200);
@@ -184,7 +184,7 @@ async fn the_page_loads_nothing_from_elsewhere() {
     assert!(assets.iter().any(|asset| asset.ends_with(".css")), "{page}");
     for asset in assets {
         let url = base.join(asset).expect("a URL");
-        assert_eq!(url.origin(), base.origin(), "{asset} is of another host");
+        assert_eq!(url.origin(), base.origin(), "{asset} is on another host");
         let answer = server.http.get(url).send().await.expect("an answer");
         assert_eq!(answer.status(), 200, "{asset}");
         if asset.contains("initializer") {
@@ -195,8 +195,7 @@ async fn the_page_loads_nothing_from_elsewhere() {
     }
 }
 
-/// Fields, of this schema and below it, that no example shows. A reference shows what its own schema does; what is one
-/// of few words or yes or no needs none.
+/// Collects the fields of a schema that have no example, with nested schemas. References, enums and booleans need none.
 fn without_example(schema: &Value, path: &str, found: &mut Vec<String>) {
     let is = |kind: &str| match &schema["type"] {
         Value::String(only) => only == kind,
@@ -225,9 +224,9 @@ async fn every_field_and_every_parameter_has_an_example() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let document = document(&server).await;
-    let mut bare = Vec::new();
+    let mut missing = Vec::new();
     for (name, schema) in document["components"]["schemas"].as_object().expect("schemas") {
-        without_example(schema, name, &mut bare);
+        without_example(schema, name, &mut missing);
     }
     for (method, path, operation) in operations(&document) {
         for parameter in operation["parameters"].as_array().into_iter().flatten() {
@@ -235,7 +234,7 @@ async fn every_field_and_every_parameter_has_an_example() {
                 without_example(
                     &parameter["schema"],
                     &format!("{method} {path}: {}", parameter["name"]),
-                    &mut bare,
+                    &mut missing,
                 );
             }
         }
@@ -243,17 +242,17 @@ async fn every_field_and_every_parameter_has_an_example() {
         for body in answers.chain(operation.get("requestBody")) {
             for (kind, content) in body["content"].as_object().into_iter().flatten() {
                 if content.get("example").is_none() {
-                    without_example(&content["schema"], &format!("{method} {path}: {kind}"), &mut bare);
+                    without_example(&content["schema"], &format!("{method} {path}: {kind}"), &mut missing);
                 }
             }
         }
     }
-    assert!(bare.is_empty(), "{} have no example: {bare:#?}", bare.len());
+    assert!(missing.is_empty(), "{} have no example: {missing:#?}", missing.len());
 }
 
-/// Two schemas of one name are one in the document, and it is wrong of the other.
+/// Two schemas with the same name become one in the document, which is wrong for one of them.
 #[tokio::test]
-async fn what_each_sweep_answers_has_a_name_of_its_own() {
+async fn each_sweep_result_has_a_separate_schema() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let document = document(&server).await;

@@ -1,11 +1,11 @@
-//! Paths that are none, and methods that a path does not take: problem documents like all others.
+//! Unknown paths and unsupported methods are answered with problem documents, like all errors.
 
 use reqwest::Method;
 
 use crate::test_app::{Database, TestEnv};
 
 #[tokio::test]
-async fn a_path_that_is_none_is_not_found() {
+async fn an_unknown_path_is_not_found() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
@@ -39,7 +39,7 @@ async fn a_path_that_is_none_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_method_that_a_path_does_not_take_is_refused() {
+async fn an_unsupported_method_is_refused() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
@@ -75,16 +75,16 @@ async fn a_method_that_a_path_does_not_take_is_refused() {
 }
 
 #[tokio::test]
-async fn the_front_door_is_the_page() {
+async fn the_root_path_serves_the_dashboard() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let get = |path: &str| server.http.get(format!("{}{path}", server.url));
-    let door = get("/").send().await.expect("an answer");
+    let page = get("/").send().await.expect("an answer");
     assert_eq!(
-        (door.status().as_u16(), &door.headers()["content-type"]),
+        (page.status().as_u16(), &page.headers()["content-type"]),
         (200, &"text/html; charset=utf-8".parse().expect("a value"))
     );
-    let policy = door.headers()["content-security-policy"].to_str().expect("text").to_owned();
+    let policy = page.headers()["content-security-policy"].to_str().expect("text").to_owned();
     assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self';"), "{policy}");
     assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
     let script = get("/dashboard/js/main.js").send().await.expect("an answer");
@@ -95,7 +95,7 @@ async fn the_front_door_is_the_page() {
     let etag = script.headers()["etag"].clone();
     let again = get("/dashboard/js/main.js").header("if-none-match", etag).send().await.expect("an answer");
     assert_eq!(again.status(), 304);
-    for nothing in ["/dashboard/js/none.js", "/dashboard/mod.rs", "/dashboard/js/../mod.rs", "/dashboard/"] {
-        assert_eq!(get(nothing).send().await.expect("an answer").status(), 404, "{nothing}");
+    for unknown in ["/dashboard/js/none.js", "/dashboard/mod.rs", "/dashboard/js/../mod.rs", "/dashboard/"] {
+        assert_eq!(get(unknown).send().await.expect("an answer").status(), 404, "{unknown}");
     }
 }

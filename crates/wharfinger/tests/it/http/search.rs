@@ -1,4 +1,4 @@
-//! Chunks and search before any stage has made something to find: empty, and strict about what is asked.
+//! Chunks and search: empty results, input checks, and limits on concurrent searches.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use wharfinger_calls::faults::Faults;
 use crate::test_app::{Client, Database, TestEnv};
 
 #[tokio::test]
-async fn a_file_has_no_chunks_and_nothing_is_found() {
+async fn a_file_without_stages_has_no_chunks_and_no_hits() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
@@ -25,7 +25,7 @@ async fn a_file_has_no_chunks_and_nothing_is_found() {
 }
 
 #[tokio::test]
-async fn a_wrong_question_is_refused_with_its_field_named() {
+async fn an_invalid_search_is_refused_and_its_field_is_named() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
@@ -43,15 +43,15 @@ async fn a_wrong_question_is_refused_with_its_field_named() {
     ] {
         let problem = me.post("/api/v2/search", body.clone()).await.expect_problem(400, "invalid_request");
         assert_eq!(problem["errors"][0]["field"], field, "{body}: {problem}");
-        let words = problem["errors"][0]["problem"].as_str().expect("words");
-        assert!(!words.contains("usize") && !words.contains("struct"), "{body}: {words}");
+        let message = problem["errors"][0]["problem"].as_str().expect("a text");
+        assert!(!message.contains("usize") && !message.contains("struct"), "{body}: {message}");
     }
 }
 
-/// A user's searches are few at once, end with their requests, and are in nobody else's way.
+/// Each user has a limit of its own, so one user cannot block the searches of others.
 #[tokio::test(flavor = "multi_thread")]
-async fn searches_are_bounded_and_end_with_their_requests() {
-    // An endpoint that takes connections and never answers.
+async fn concurrent_searches_are_limited_and_end_with_their_requests() {
+    // An endpoint that accepts connections and never answers.
     let endpoint = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/v1", endpoint.local_addr().expect("bound"));
     let settings = [("EMBEDDINGS_URL", url.as_str()), ("EMBEDDINGS_MODEL", "m")];
@@ -73,7 +73,7 @@ async fn searches_are_bounded_and_end_with_their_requests() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     other.abort();
-    // A request that ends ends its search, while nothing has answered yet.
+    // An aborted request ends its search, although the endpoint has not answered.
     first.abort();
     second.abort();
     while server.app.pipeline.searches.running() > 0 {
@@ -81,22 +81,22 @@ async fn searches_are_bounded_and_end_with_their_requests() {
     }
 }
 
-/// Also while it reads vectors, which no other call would end.
+/// Without its request, nothing else would end the read of the vectors.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_search_that_reads_ends_with_its_request() {
+async fn a_search_that_reads_vectors_ends_with_its_request() {
     let faults = Faults::block_at("query");
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start_with(faults.clone()).await;
     let request = server.me().request(Method::POST, "/api/v2/search").json(&json!({ "query": "coffee" }));
-    let asked = tokio::spawn(request.send());
+    let running = tokio::spawn(request.send());
     faults.reached().await;
     assert_eq!(server.app.pipeline.searches.running(), 1);
-    asked.abort();
+    running.abort();
     for _ in 0..2_000 {
         if server.app.pipeline.searches.running() == 0 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("it goes on without its request");
+    panic!("the search still runs without its request");
 }

@@ -1,4 +1,4 @@
-//! Key pairs of an issuer, made for the test that uses them.
+//! Key pairs of a token issuer for the tests.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ pub struct SigningPair {
     jwk: Value,
 }
 
-/// Slow to make, so there is one for all.
+/// Shared by all tests, because an RSA key is slow to generate.
 pub static RSA: LazyLock<SigningPair> = LazyLock::new(|| {
     let private = rsa::RsaPrivateKey::new(&mut OsRng, 2_048).expect("a key");
     let der = private.to_pkcs1_der().expect("a key in DER");
@@ -44,11 +44,11 @@ impl SigningPair {
     }
 
     pub fn token(&self, kid: Option<&str>, claims: &Value) -> String {
-        self.token_by(self.algorithm, kid, claims)
+        self.token_with(self.algorithm, kid, claims)
     }
 
-    /// With an algorithm that is not the one the key is published for.
-    pub fn token_by(&self, algorithm: Algorithm, kid: Option<&str>, claims: &Value) -> String {
+    /// Signs with another algorithm than the key is published for.
+    pub fn token_with(&self, algorithm: Algorithm, kid: Option<&str>, claims: &Value) -> String {
         let header = Header { kid: kid.map(str::to_owned), ..Header::new(algorithm) };
         encode(&header, claims, &self.key).expect("a token")
     }

@@ -1,4 +1,4 @@
-//! One trace for each file, from init to ready, as a collector gets it by OTLP.
+//! Traces by OTLP: each file is one trace, from init to ready.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,38 +19,38 @@ use crate::test_app::{Database, TestApp, TestEnv};
 
 type Collected = Arc<Mutex<Vec<Span>>>;
 
-/// Takes what is exported, as any collector does: protobuf by POST.
+/// A collector that keeps all spans. An export is protobuf in a POST request.
 async fn collector() -> (String, Collected) {
     let collected = Collected::default();
-    let take = async |State(collected): State<Collected>, body: Bytes| {
+    let receive = async |State(collected): State<Collected>, body: Bytes| {
         let request = ExportTraceServiceRequest::decode(body).expect("protobuf");
         let spans = request.resource_spans.into_iter().flat_map(|resource| {
             let named = resource.resource.iter().flat_map(|resource| &resource.attributes).any(|attribute| {
                 let value = attribute.value.as_ref().and_then(|value| value.value.clone());
                 attribute.key == "service.name" && value == Some(Any::StringValue("wharfinger".into()))
             });
-            assert!(named, "who sends it says so");
+            assert!(named, "the resource has the service name");
             resource.scope_spans.into_iter().flat_map(|scope| scope.spans)
         });
-        collected.lock().expect("whole").extend(spans);
+        collected.lock().expect("not poisoned").extend(spans);
     };
-    let router = Router::new().route("/v1/traces", post(take)).with_state(collected.clone());
+    let router = Router::new().route("/v1/traces", post(receive)).with_state(collected.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     tokio::spawn(async move { axum::serve(listener, router).await });
     (url, collected)
 }
 
-/// A flush gives up after a while: it is repeated until so many have come.
+/// A flush has a time limit, so it is repeated until `count` spans have arrived.
 async fn flushed(server: &TestApp, collected: &Collected, count: usize) -> Vec<Span> {
     for _ in 0..10 {
         let app = server.app.clone();
         tokio::task::spawn_blocking(move || app.core.traces.flush()).await.expect("flushed");
-        if collected.lock().expect("whole").len() >= count {
+        if collected.lock().expect("not poisoned").len() >= count {
             break;
         }
     }
-    let mut spans = std::mem::take(&mut *collected.lock().expect("whole"));
+    let mut spans = std::mem::take(&mut *collected.lock().expect("not poisoned"));
     spans.sort_by_key(|span| span.start_time_unix_nano);
     spans
 }
@@ -89,12 +89,16 @@ async fn a_file_is_one_trace_from_init_to_ready() {
     let names: Vec<&str> = spans.iter().map(|span| span.name.as_str()).collect();
     assert_eq!(names, ["init", "confirm", "scan", "extract", "chunk", "embed"]);
     let trace = id.replace('-', "");
-    assert!(spans.iter().all(|span| hex(&span.trace_id) == trace), "the file's id is the trace's");
-    let (root, rest) = spans.split_first().expect("a root");
+    assert!(spans.iter().all(|span| hex(&span.trace_id) == trace), "the trace id is the file id");
+    let (root, children) = spans.split_first().expect("a root");
     assert!(root.parent_span_id.is_empty());
-    assert!(rest.iter().all(|span| span.parent_span_id == root.span_id && span.span_id != root.span_id));
+    assert!(children.iter().all(|span| span.parent_span_id == root.span_id && span.span_id != root.span_id));
     let [link] = root.links.as_slice() else { panic!("one link, not {:?}", root.links) };
-    assert_eq!(hex(&link.trace_id), "0af7651916cd43dd8448eb211c80319c", "what its client was doing");
+    assert_eq!(
+        hex(&link.trace_id),
+        "0af7651916cd43dd8448eb211c80319c",
+        "the root links to the trace of the client"
+    );
     assert!(spans.iter().all(|span| span.end_time_unix_nano >= span.start_time_unix_nano));
     assert_eq!(
         (attribute(root, "wharfinger.tenant"), attribute(root, "wharfinger.file.size")),
@@ -103,9 +107,9 @@ async fn a_file_is_one_trace_from_init_to_ready() {
     assert!(spans.iter().all(|span| attribute(span, "wharfinger.file.id") == id));
 }
 
-/// Other processes, and attempts that do not go well, are of the same trace.
+/// Spans of other processes and of failed attempts belong to the same trace.
 #[tokio::test(flavor = "multi_thread")]
-async fn outside_workers_and_failures_are_traced() {
+async fn external_workers_and_failures_are_traced() {
     let (url, collected) = collector().await;
     let settings = [("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()), ("PIPELINE_BUILTIN_STAGES", "")];
     let env = TestEnv::with_stages(Database::Sqlite, "scan", &settings);
@@ -114,7 +118,7 @@ async fn outside_workers_and_failures_are_traced() {
     let worker = second.as_user("ops", "w", Role::Worker);
     let lease = worker.post("/api/v2/workers/lease", json!({ "stages": ["scan"] })).await.expect(200);
     let (job, token) = (&lease["jobs"][0]["jobId"], &lease["jobs"][0]["leaseToken"]);
-    let body = json!({ "leaseToken": token, "error": "torn apart", "retryable": false });
+    let body = json!({ "leaseToken": token, "error": "cannot read the file", "retryable": false });
     worker
         .post(&format!("/api/v2/workers/jobs/{}/fail", job.as_str().expect("a job")), body)
         .await
@@ -125,13 +129,12 @@ async fn outside_workers_and_failures_are_traced() {
     assert_eq!(names, ["init", "confirm", "scan"]);
     assert!(spans.iter().all(|span| hex(&span.trace_id) == id.replace('-', "")));
     let scan = spans.last().expect("the stage");
-    assert_eq!(scan.status.as_ref().map(|status| status.message.as_str()), Some("torn apart"));
+    assert_eq!(scan.status.as_ref().map(|status| status.message.as_str()), Some("cannot read the file"));
     assert_eq!(attribute(scan, "wharfinger.attempt"), "1");
 }
 
-/// Files do not wait for a collector.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_away_holds_up_nobody() {
+async fn an_unreachable_collector_does_not_delay_files() {
     let settings = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")];
     let env = TestEnv::with(Database::Sqlite, &settings);
     let server = env.start().await;
