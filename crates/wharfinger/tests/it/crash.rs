@@ -1,6 +1,6 @@
-//! Every verb, every call that leaves the process, every way it can go wrong there: fail, lose the answer, or
-//! die before or after it. Then everything is dropped, a new server starts on what is durable, or a neighbour goes on
-//! with it, the healers run, and nothing that must never be seen is seen.
+//! Injects every fault into each external call of every operation: the call fails, its answer is lost, or the process
+//! crashes before or after it. Then a new or another server runs the sweeps, and `oracle` checks that the state is
+//! correct.
 
 mod pipeline;
 
@@ -18,11 +18,12 @@ use crate::{batches, oracle};
 
 const BYTES: &[u8] = b"forty-two bytes of cargo, give or take one";
 const DAY_MS: i64 = 86_400_000;
-/// More calls than any verb makes: a run that needs more has lost its way.
+/// More calls than any operation makes. More show an endless loop.
 const CALLS_MAX: u64 = 200;
 
+/// The operation under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
+enum Op {
     Init,
     InitWithKey,
     Put,
@@ -32,43 +33,44 @@ enum Verb {
     Download,
     DeleteRegistered,
     DeleteReady,
-    /// By the delayed check, and by the sweep after that was lost.
+    /// By the delayed check. If that fails, by the sweep.
     Reclaim,
     Sweep,
-    Reap,
-    Forget,
+    RunCleanups,
+    RemoveTombstone,
     OpenBatch,
     CompleteBatch,
     CancelBatch,
     ExpireBatch,
-    Tell,
+    Deliver,
     /// All stages of a confirmed file.
     Process,
-    /// What an outside worker brings.
+    /// A call of an outside worker.
     CompleteJob,
-    /// What an outside worker asks for.
+    /// A call of an outside worker.
     Lease,
-    /// A stuck file, whose worker did not come back, by the sweep and by a person.
+    /// A stuck file of a lost worker, requeued by the sweep.
     Recover,
+    /// The same by a manual retry.
     Retry,
 }
 
-/// What a server was asked before the fault.
-struct Scene {
+/// The state before the fault.
+struct Setup {
     id: String,
     grant: serde_json::Value,
     batch: serde_json::Value,
 }
 
-/// So long may a batch stay open here: shorter than it takes to heal.
+/// The time limit of a batch, shorter than the time that `repair` simulates.
 const BATCH_MS: i64 = 2 * 3_600_000;
 
 fn env(database: Database) -> TestEnv {
     TestEnv::with(database, &[("BATCH_TIMEOUT_MS", "7200000")])
 }
 
-/// A batch of two files that are uploaded; of one that will not be completed the first is confirmed.
-async fn prepare_batch(verb: Verb, env: &TestEnv, server: &TestApp) -> Scene {
+/// Creates a batch of two uploaded files. Confirms the first, unless the operation completes the batch.
+async fn prepare_batch(operation: Op, env: &TestEnv, server: &TestApp) -> Setup {
     let me = server.me();
     let batch = batches::open(&me, &[BYTES.len(); 2]).await;
     for grant in batch["files"].as_array().expect("files") {
@@ -76,116 +78,116 @@ async fn prepare_batch(verb: Verb, env: &TestEnv, server: &TestApp) -> Scene {
     }
     let grant = batch["files"][0].clone();
     let id = grant["fileId"].as_str().expect("an id").to_owned();
-    if verb != Verb::CompleteBatch {
+    if operation != Op::CompleteBatch {
         me.confirm(&id).await.expect(200);
     }
-    if verb == Verb::ExpireBatch {
-        // Its files are not due by themselves yet.
+    if operation == Op::ExpireBatch {
+        // The batch has expired, but the window of its files has not.
         env.advance(BATCH_MS + 1_000);
     }
-    Scene { id, grant, batch }
+    Setup { id, grant, batch }
 }
 
-impl Verb {
-    /// Brings a file to the state that the verb is for.
-    async fn prepare(self, env: &TestEnv, server: &TestApp) -> Option<Scene> {
+impl Op {
+    /// Brings a file to the state in which the operation applies.
+    async fn prepare(self, env: &TestEnv, server: &TestApp) -> Option<Setup> {
         let me = server.me();
-        if matches!(self, Verb::Init | Verb::InitWithKey | Verb::OpenBatch) {
+        if matches!(self, Op::Init | Op::InitWithKey | Op::OpenBatch) {
             return None;
         }
-        if matches!(self, Verb::CompleteBatch | Verb::CancelBatch | Verb::ExpireBatch) {
+        if matches!(self, Op::CompleteBatch | Op::CancelBatch | Op::ExpireBatch) {
             return Some(prepare_batch(self, env, server).await);
         }
         let grant = me.init("cargo", BYTES.len() as u64).await.expect(201);
         let id = grant["fileId"].as_str().expect("an id").to_owned();
-        if self != Verb::Put {
+        if self != Op::Put {
             server.put_bytes(&grant, BYTES).await.expect(200);
         }
         if matches!(
             self,
-            Verb::Download
-                | Verb::DeleteReady
-                | Verb::Tell
-                | Verb::Process
-                | Verb::CompleteJob
-                | Verb::Lease
-                | Verb::Recover
-                | Verb::Retry
+            Op::Download
+                | Op::DeleteReady
+                | Op::Deliver
+                | Op::Process
+                | Op::CompleteJob
+                | Op::Lease
+                | Op::Recover
+                | Op::Retry
         ) {
             me.confirm(&id).await.expect(200);
         }
-        if matches!(self, Verb::Reap | Verb::Forget) {
+        if matches!(self, Op::RunCleanups | Op::RemoveTombstone) {
             me.delete(&format!("/api/v2/files/{id}")).await.expect(204);
         }
-        if self == Verb::Forget {
+        if self == Op::RemoveTombstone {
             server.settle().await;
             env.advance(31 * DAY_MS);
         }
-        if matches!(self, Verb::Reclaim | Verb::Sweep) {
+        if matches!(self, Op::Reclaim | Op::Sweep) {
             env.advance(2 * 3_600_000);
         }
-        if matches!(self, Verb::CompleteJob | Verb::Recover | Verb::Retry) {
+        if matches!(self, Op::CompleteJob | Op::Recover | Op::Retry) {
             let worker = server.as_user("ops", "w", Role::Worker);
             let leased =
                 worker.post("/api/v2/workers/lease", json!({ "stages": ["extract"] })).await.expect(200);
-            if self != Verb::CompleteJob {
+            if self != Op::CompleteJob {
                 env.advance(server.app.core.plan.stuck_after_ms);
             }
-            return Some(Scene { id, grant: leased["jobs"][0].clone(), batch: serde_json::Value::Null });
+            return Some(Setup { id, grant: leased["jobs"][0].clone(), batch: serde_json::Value::Null });
         }
-        Some(Scene { id, grant, batch: serde_json::Value::Null })
+        Some(Setup { id, grant, batch: serde_json::Value::Null })
     }
 
-    /// Does the verb once; what it answers may be anything.
-    async fn act(self, server: &TestApp, scene: Option<&Scene>, key: &str) -> Option<Answer> {
+    /// Runs the operation once. Its result may be an error.
+    async fn run(self, server: &TestApp, setup: Option<&Setup>, key: &str) -> Option<Answer> {
         let me = server.me();
-        let path = scene.map(|scene| format!("/api/v2/files/{}", scene.id)).unwrap_or_default();
-        match (self, scene) {
-            (Verb::Init, _) => Some(me.init("cargo", BYTES.len() as u64).await),
-            (Verb::InitWithKey, _) => Some(init_with_key(server, key).await),
-            (Verb::Put, Some(scene)) => {
-                let grant = here(&scene.grant, server);
+        let path = setup.map(|setup| format!("/api/v2/files/{}", setup.id)).unwrap_or_default();
+        match (self, setup) {
+            (Op::Init, _) => Some(me.init("cargo", BYTES.len() as u64).await),
+            (Op::InitWithKey, _) => Some(init_with_key(server, key).await),
+            (Op::Put, Some(setup)) => {
+                let grant = on_this_server(&setup.grant, server);
                 Some(server.put_bytes(&grant, BYTES).await)
             }
-            (Verb::Confirm, _) => Some(me.post(&format!("{path}/confirm"), serde_json::json!({})).await),
-            (Verb::ConfirmWithChecksum, _) => {
+            (Op::Confirm, _) => Some(me.post(&format!("{path}/confirm"), serde_json::json!({})).await),
+            (Op::ConfirmWithChecksum, _) => {
                 let sum = "2f9d1cd7a3a4b5a6bd2ab2d4bbef3dbf1c4b0dfba0c8d4b4a6f9a6bb4e1b2c3d";
                 Some(me.post(&format!("{path}/confirm"), serde_json::json!({ "checksumSha256": sum })).await)
             }
-            (Verb::Reissue, _) => Some(me.post(&format!("{path}/url"), serde_json::json!({})).await),
-            (Verb::Download, _) => Some(me.get(&format!("{path}/download")).await),
-            (Verb::DeleteRegistered | Verb::DeleteReady, _) => Some(me.delete(&path).await),
-            (Verb::OpenBatch, _) => Some(open_batch(server, key).await),
-            (Verb::CompleteBatch, Some(scene)) => Some(batches::complete(&me, &scene.batch).await),
-            (Verb::CancelBatch, Some(scene)) => Some(batches::cancel(&me, &scene.batch).await),
-            // A sweep that is hit may fail; the next one goes on.
-            (Verb::Reclaim, _) => {
+            (Op::Reissue, _) => Some(me.post(&format!("{path}/url"), serde_json::json!({})).await),
+            (Op::Download, _) => Some(me.get(&format!("{path}/download")).await),
+            (Op::DeleteRegistered | Op::DeleteReady, _) => Some(me.delete(&path).await),
+            (Op::OpenBatch, _) => Some(open_batch(server, key).await),
+            (Op::CompleteBatch, Some(setup)) => Some(batches::complete(&me, &setup.batch).await),
+            (Op::CancelBatch, Some(setup)) => Some(batches::cancel(&me, &setup.batch).await),
+            // A sweep with an injected fault may fail. The next one continues.
+            (Op::Reclaim, _) => {
                 let stop = tokio_util::sync::CancellationToken::new();
                 let _ = wharfinger::checks::run_due(&server.app.uploads, &stop).await;
                 run_sweep(server, Sweep::UploadWindow).await
             }
-            (Verb::Sweep | Verb::Forget, _) => run_sweep(server, Sweep::UploadWindow).await,
-            (Verb::Reap, _) => run_sweep(server, Sweep::PendingCleanups).await,
-            (Verb::ExpireBatch, _) => run_sweep(server, Sweep::BatchTimeout).await,
-            (Verb::Recover, _) => run_sweep(server, Sweep::StuckFiles).await,
-            (Verb::Retry, Some(scene)) => {
-                Some(me.post(&format!("/api/v2/uploads/stuck/{}/retry", scene.id), json!({})).await)
+            (Op::Sweep | Op::RemoveTombstone, _) => run_sweep(server, Sweep::UploadWindow).await,
+            (Op::RunCleanups, _) => run_sweep(server, Sweep::PendingCleanups).await,
+            (Op::ExpireBatch, _) => run_sweep(server, Sweep::BatchTimeout).await,
+            (Op::Recover, _) => run_sweep(server, Sweep::StuckFiles).await,
+            (Op::Retry, Some(setup)) => {
+                Some(me.post(&format!("/api/v2/uploads/stuck/{}/retry", setup.id), json!({})).await)
             }
-            (Verb::Process, _) => {
+            (Op::Process, _) => {
                 let _ = wharfinger::pipeline::run::run_due(&server.app.pipeline).await;
                 None
             }
-            (Verb::CompleteJob, Some(scene)) => {
+            (Op::CompleteJob, Some(setup)) => {
                 let worker = server.as_user("ops", "w", Role::Worker);
-                let path = format!("/api/v2/workers/jobs/{}/complete", scene.grant["jobId"].as_str()?);
+                let path = format!("/api/v2/workers/jobs/{}/complete", setup.grant["jobId"].as_str()?);
                 let output = json!({ "text": "forty-two bytes of cargo" });
                 Some(
                     worker
-                        .post(&path, json!({ "leaseToken": scene.grant["leaseToken"], "output": output }))
+                        .post(&path, json!({ "leaseToken": setup.grant["leaseToken"], "output": output }))
                         .await,
                 )
             }
-            (Verb::Lease, _) => {
+            (Op::Lease, _) => {
                 let worker = server.as_user("ops", "w", Role::Worker);
                 Some(
                     worker
@@ -193,14 +195,12 @@ impl Verb {
                         .await,
                 )
             }
-            (Verb::Tell, _) => {
+            (Op::Deliver, _) => {
                 let stop = tokio_util::sync::CancellationToken::new();
                 let _ = wharfinger::notify::relay(&server.app.notifier, &stop).await;
                 None
             }
-            (Verb::Put | Verb::CompleteBatch | Verb::CancelBatch | Verb::CompleteJob | Verb::Retry, None) => {
-                None
-            }
+            (Op::Put | Op::CompleteBatch | Op::CancelBatch | Op::CompleteJob | Op::Retry, None) => None,
         }
     }
 }
@@ -210,8 +210,8 @@ async fn run_sweep(server: &TestApp, sweep: Sweep) -> Option<Answer> {
     None
 }
 
-/// A grant of an earlier server, whose port is another now.
-fn here(grant: &serde_json::Value, server: &TestApp) -> serde_json::Value {
+/// The grant of an earlier server with the address of this one.
+fn on_this_server(grant: &serde_json::Value, server: &TestApp) -> serde_json::Value {
     let mut grant = grant.clone();
     let url = grant["uploadUrl"].as_str().expect("an upload URL");
     let path = url.split_once("/blobs/").expect("a local URL").1;
@@ -230,78 +230,78 @@ async fn init_with_key(server: &TestApp, key: &str) -> Answer {
     me.send(request.json(&body)).await
 }
 
-/// A server that nothing happens to: the one that healed the last round, or a new one.
-async fn server_on(env: &TestEnv, lasting: &mut Option<TestApp>) -> TestApp {
-    match lasting.take() {
+/// A server without faults: the one of the last round, or a new one.
+async fn server_on(env: &TestEnv, running: &mut Option<TestApp>) -> TestApp {
+    match running.take() {
         Some(server) => server,
         None => env.start().await,
     }
 }
 
-/// Hits each call between transactions and to other servers with every fault that differs there. Statements inside a
-/// transaction are hit one by one in the conformance suite of `wharfinger-catalog` (`faults`).
-async fn hit_every_call(verb: Verb, env: &TestEnv) {
-    let mut lasting = None;
-    let first = hit(verb, env, Fault::CrashBefore, 1, &mut lasting).await;
-    assert!(first.is_some(), "{verb:?} makes no call");
+/// Hits each call between transactions and each call to another server with every fault that has a different effect
+/// there. The conformance suite of `wharfinger-catalog` (`faults`) hits the statements inside a transaction.
+async fn hit_every_call(operation: Op, env: &TestEnv) {
+    let mut running = None;
+    let first = hit(operation, env, Fault::CrashBefore, 1, &mut running).await;
+    assert!(first.is_some(), "{operation:?} makes no call");
     let mut n = 1;
-    while let Some(call) = hit(verb, env, Fault::Fail, n, &mut lasting).await {
+    while let Some(call) = hit(operation, env, Fault::Fail, n, &mut running).await {
         for fault in Fault::distinct_at(call).iter().filter(|fault| **fault != Fault::Fail) {
-            hit(verb, env, *fault, n, &mut lasting).await;
+            hit(operation, env, *fault, n, &mut running).await;
         }
         n += 1;
     }
 }
 
-/// Answers which call was hit, if there was one with that number.
+/// Returns the name of the call that was hit, or None if the operation made fewer calls.
 async fn hit(
-    verb: Verb,
+    operation: Op,
     env: &TestEnv,
     fault: Fault,
     n: u64,
-    lasting: &mut Option<TestApp>,
+    running: &mut Option<TestApp>,
 ) -> Option<&'static str> {
-    assert!(n < CALLS_MAX, "{verb:?} makes no end of calls");
-    let calm = server_on(env, lasting).await;
-    let scene = verb.prepare(env, &calm).await;
+    assert!(n < CALLS_MAX, "{operation:?} makes too many calls");
+    let prepared = server_on(env, running).await;
+    let setup = operation.prepare(env, &prepared).await;
     if env.is_embedded() {
-        calm.crash().await;
+        prepared.crash().await;
     } else {
-        // A neighbour of the one that dies: it keeps nothing that would not be read anew.
-        *lasting = Some(calm);
+        // Another server survives the crash. It has no state in memory that could hide a fault.
+        *running = Some(prepared);
     }
 
     let faults = Faults::at_ignoring_statements(n, fault);
     let server = env.start_with(faults.clone()).await;
     let key = format!("key-{fault:?}-{n}");
-    let answer = verb.act(&server, scene.as_ref(), &key).await;
+    let answer = operation.run(&server, setup.as_ref(), &key).await;
     let call = faults.hit();
     server.crash().await;
 
-    let server = server_on(env, lasting).await;
+    let server = server_on(env, running).await;
     oracle::catalog_is_sound(&server).await;
-    check_promises(verb, &server, scene.as_ref(), answer.as_ref(), &key).await;
-    heal(env, &server).await;
-    let where_ = format!("{verb:?}, {fault:?} at call {n}, {}", call.unwrap_or("which was not made"));
-    oracle::all_is_healed_at(env, &server, &where_).await;
-    keep_promises(verb, &server, scene.as_ref(), answer.as_ref()).await;
-    *lasting = Some(server);
+    check_acknowledged(operation, &server, setup.as_ref(), answer.as_ref(), &key).await;
+    repair(env, &server).await;
+    let moment = format!("{operation:?}, {fault:?} at call {n}, {}", call.unwrap_or("after the last call"));
+    oracle::all_is_healed_at(env, &server, &moment).await;
+    check_final_state(operation, &server, setup.as_ref(), answer.as_ref()).await;
+    *running = Some(server);
     call
 }
 
-/// What was acknowledged holds at once, and what was not can be asked for again.
-async fn check_promises(
-    verb: Verb,
+/// An acknowledged operation is visible at once. Any other can be repeated.
+async fn check_acknowledged(
+    operation: Op,
     server: &TestApp,
-    scene: Option<&Scene>,
+    setup: Option<&Setup>,
     answer: Option<&Answer>,
     key: &str,
 ) {
     let me = server.me();
     let acknowledged = answer.is_some_and(|answer| answer.status.is_success());
-    match (verb, scene) {
-        (Verb::InitWithKey, _) => {
-            // I18: whatever became of the first, the key leads to one file.
+    match (operation, setup) {
+        (Op::InitWithKey, _) => {
+            // I18: the key leads to one file, whether or not the first request succeeded.
             let first = init_with_key(server, key).await.expect(201);
             let second = init_with_key(server, key).await.expect(201);
             assert_eq!(first["fileId"], second["fileId"]);
@@ -309,7 +309,7 @@ async fn check_promises(
                 assert_eq!(answer.body["fileId"], first["fileId"]);
             }
         }
-        (Verb::OpenBatch, _) => {
+        (Op::OpenBatch, _) => {
             let first = open_batch(server, key).await.expect(201);
             let second = open_batch(server, key).await.expect(201);
             assert_eq!(batches::each(&first, "fileId"), batches::each(&second, "fileId"));
@@ -317,98 +317,101 @@ async fn check_promises(
                 assert_eq!(batches::each(&answer.body, "fileId"), batches::each(&first, "fileId"));
             }
         }
-        (Verb::CompleteBatch, Some(scene)) => {
-            let completed = batches::complete(&me, &scene.batch).await.expect(200);
+        (Op::CompleteBatch, Some(setup)) => {
+            let completed = batches::complete(&me, &setup.batch).await.expect(200);
             assert_eq!(batches::each(&completed, "status"), ["ready"; 2]);
         }
-        (Verb::CancelBatch, Some(scene)) if acknowledged => {
-            me.confirm(batches::each(&scene.batch, "fileId")[1]).await.expect_problem(410, "gone");
+        (Op::CancelBatch, Some(setup)) if acknowledged => {
+            me.confirm(batches::each(&setup.batch, "fileId")[1]).await.expect_problem(410, "gone");
         }
-        (Verb::Confirm, Some(scene)) => {
-            assert_eq!(me.confirm(&scene.id).await.expect(200)["status"], "ready");
+        (Op::Confirm, Some(setup)) => {
+            assert_eq!(me.confirm(&setup.id).await.expect(200)["status"], "ready");
         }
-        (Verb::DeleteRegistered | Verb::DeleteReady, Some(scene)) if acknowledged => {
-            me.get(&format!("/api/v2/files/{}", scene.id)).await.expect_problem(404, "not_found");
+        (Op::DeleteRegistered | Op::DeleteReady, Some(setup)) if acknowledged => {
+            me.get(&format!("/api/v2/files/{}", setup.id)).await.expect_problem(404, "not_found");
         }
-        (Verb::Put, Some(scene)) if acknowledged => {
-            assert_eq!(me.confirm(&scene.id).await.expect(200)["status"], "ready");
+        (Op::Put, Some(setup)) if acknowledged => {
+            assert_eq!(me.confirm(&setup.id).await.expect(200)["status"], "ready");
         }
         _ => {}
     }
 }
 
-/// What was confirmed is never taken by a cleaner (I4); what was deleted stays so.
-async fn keep_promises(verb: Verb, server: &TestApp, scene: Option<&Scene>, answer: Option<&Answer>) {
-    let Some(scene) = scene else { return };
-    let file = server.me().get(&format!("/api/v2/files/{}", scene.id)).await;
+/// A confirmed file is never reclaimed (I4), and a deleted file stays deleted.
+async fn check_final_state(operation: Op, server: &TestApp, setup: Option<&Setup>, answer: Option<&Answer>) {
+    let Some(setup) = setup else { return };
+    let file = server.me().get(&format!("/api/v2/files/{}", setup.id)).await;
     let acknowledged = answer.is_some_and(|answer| answer.status.is_success());
-    match verb {
-        Verb::CompleteBatch | Verb::CancelBatch | Verb::ExpireBatch => {
+    match operation {
+        Op::CompleteBatch | Op::CancelBatch | Op::ExpireBatch => {
             assert_eq!(file.expect(200)["status"], "ready");
-            batch_has_ended(verb, server, scene, acknowledged).await;
+            check_batch(operation, server, setup, acknowledged).await;
         }
-        Verb::Process | Verb::CompleteJob | Verb::Lease | Verb::Recover | Verb::Retry => {
+        Op::Process | Op::CompleteJob | Op::Lease | Op::Recover | Op::Retry => {
             let file = file.expect(200);
             assert_eq!(file["status"], "ready");
-            if acknowledged && verb == Verb::Retry {
+            if acknowledged && operation == Op::Retry {
                 assert_eq!(file["retryCount"], 1);
             }
-            was_processed_once(server, scene).await;
+            check_processed_once(server, setup).await;
         }
-        Verb::Confirm | Verb::Download | Verb::Tell => assert_eq!(file.expect(200)["status"], "ready"),
-        Verb::Put if acknowledged => assert_eq!(file.expect(200)["status"], "ready"),
-        Verb::Reclaim | Verb::Sweep => drop(file.expect_problem(410, "gone")),
-        Verb::DeleteReady | Verb::DeleteRegistered if acknowledged => {
+        Op::Confirm | Op::Download | Op::Deliver => {
+            assert_eq!(file.expect(200)["status"], "ready")
+        }
+        Op::Put if acknowledged => assert_eq!(file.expect(200)["status"], "ready"),
+        Op::Reclaim | Op::Sweep => drop(file.expect_problem(410, "gone")),
+        Op::DeleteReady | Op::DeleteRegistered if acknowledged => {
             drop(file.expect_problem(404, "not_found"));
         }
         _ => {}
     }
-    if matches!(verb, Verb::Reclaim | Verb::Sweep) {
-        // I14: told once, however often it was tried.
-        let told = server.me().get("/api/v2/notifications?limit=1000").await.expect(200);
-        let told = told["notifications"].as_array().expect("a list");
-        let about = told.iter().filter(|n| n["fileId"] == scene.id.as_str()).count();
+    if matches!(operation, Op::Reclaim | Op::Sweep) {
+        // I14: one notification for any number of attempts.
+        let notifications = server.me().get("/api/v2/notifications?limit=1000").await.expect(200);
+        let notifications = notifications["notifications"].as_array().expect("a list");
+        let about = notifications.iter().filter(|n| n["fileId"] == setup.id.as_str()).count();
         assert_eq!(about, 1);
     }
 }
 
-/// However often it was tried: told once (I14), and its text is there once.
-async fn was_processed_once(server: &TestApp, scene: &Scene) {
+/// For any number of attempts there is one notification (I14) and one text.
+async fn check_processed_once(server: &TestApp, setup: &Setup) {
     let me = server.me();
-    let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
-    let told = told["notifications"].as_array().expect("a list");
-    let about: Vec<_> = told.iter().filter(|n| n["fileId"] == scene.id.as_str()).collect();
+    let notifications = me.get("/api/v2/notifications?limit=1000").await.expect(200);
+    let notifications = notifications["notifications"].as_array().expect("a list");
+    let about: Vec<_> = notifications.iter().filter(|n| n["fileId"] == setup.id.as_str()).collect();
     assert_eq!(about.len(), 1, "{about:?}");
     assert_eq!(about[0]["kind"], "file-ready");
-    let chunks = me.get(&format!("/api/v2/files/{}/chunks", scene.id)).await.expect(200);
+    let chunks = me.get(&format!("/api/v2/files/{}/chunks", setup.id)).await.expect(200);
     let texts: Vec<_> = chunks["chunks"].as_array().expect("a list").iter().map(|c| &c["text"]).collect();
     assert_eq!(texts.len(), 1, "{texts:?}");
     assert!(texts[0].as_str().expect("a text").starts_with("forty-two bytes of cargo"));
-    // The next round has less to look through.
-    me.delete(&format!("/api/v2/files/{}", scene.id)).await.expect(204);
+    // Keeps the next round fast.
+    me.delete(&format!("/api/v2/files/{}", setup.id)).await.expect(204);
 }
 
-/// A completed batch is whole; of another the rest is gone. Its owner is told once if its time was over (I14).
-async fn batch_has_ended(verb: Verb, server: &TestApp, scene: &Scene, acknowledged: bool) {
+/// A completed batch has all its files, any other only the confirmed one. An expired batch has one notification (I14).
+async fn check_batch(operation: Op, server: &TestApp, setup: &Setup, acknowledged: bool) {
     let me = server.me();
-    let batch = me.get(&batches::path(&scene.batch)).await.expect(200);
+    let batch = me.get(&batches::path(&setup.batch)).await.expect(200);
     let status = batch["status"].as_str().expect("a status");
-    match verb {
-        Verb::CompleteBatch => assert_eq!(status, "completed"),
-        Verb::CancelBatch if acknowledged => assert_eq!(status, "cancelled"),
-        Verb::ExpireBatch => assert_eq!(status, "expired"),
+    match operation {
+        Op::CompleteBatch => assert_eq!(status, "completed"),
+        Op::CancelBatch if acknowledged => assert_eq!(status, "cancelled"),
+        Op::ExpireBatch => assert_eq!(status, "expired"),
         _ => assert!(status == "cancelled" || status == "expired", "{status}"),
     }
-    let rest = if status == "completed" { "ready" } else { "deleted" };
-    assert_eq!(batches::each(&batch, "status"), ["ready", rest]);
-    let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
-    let told = told["notifications"].as_array().expect("a list");
-    let about = told.iter().filter(|n| n["kind"] == "batch-expired" && n["batchId"] == batch["batchId"]);
+    let second = if status == "completed" { "ready" } else { "deleted" };
+    assert_eq!(batches::each(&batch, "status"), ["ready", second]);
+    let notifications = me.get("/api/v2/notifications?limit=1000").await.expect(200);
+    let notifications = notifications["notifications"].as_array().expect("a list");
+    let about =
+        notifications.iter().filter(|n| n["kind"] == "batch-expired" && n["batchId"] == batch["batchId"]);
     assert_eq!(about.count(), usize::from(status == "expired"));
 }
 
-/// Past every window and every pause between attempts, also for what crashed uploads left on disk.
-async fn heal(env: &TestEnv, server: &TestApp) {
+/// Advances past every window, retry delay, and grace period of temporary files.
+async fn repair(env: &TestEnv, server: &TestApp) {
     if env.is_local() {
         env.age_incoming_uploads();
     }
@@ -420,62 +423,66 @@ async fn heal(env: &TestEnv, server: &TestApp) {
     server.scan_orphans().await;
 }
 
-/// Whatever goes wrong on the way, the webhook hears of every file, and by the ids that the catalog knows.
-async fn tell_at_every_call(database: Database) {
+/// The webhook gets every notification of the catalog, with the same ids, at every fault.
+async fn deliver_at_every_call(database: Database) {
     let receiver = Receiver::start().await;
     let env = telling(database, &receiver.url);
-    hit_every_call(Verb::Tell, &env).await;
-    let told: BTreeSet<String> = env.texts("SELECT id FROM notifications").await.into_iter().collect();
-    assert_eq!(receiver.distinct(), told);
-    assert!(told.len() > 4 && receiver.taken().len() > told.len(), "some were told twice");
+    hit_every_call(Op::Deliver, &env).await;
+    let notifications: BTreeSet<String> =
+        env.texts("SELECT id FROM notifications").await.into_iter().collect();
+    assert_eq!(receiver.distinct(), notifications);
+    assert!(
+        notifications.len() > 4 && receiver.taken().len() > notifications.len(),
+        "some were delivered twice"
+    );
     assert_eq!(env.scalar("SELECT COUNT(*) FROM outbox").await, 0);
 }
 
-macro_rules! every_verb {
-    ($($name:ident: $verb:ident),* $(,)?) => {
+macro_rules! every_operation {
+    ($($name:ident: $operation:ident),* $(,)?) => {
         mod sqlite {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                hit_every_call(Verb::$verb, &env(Database::Sqlite)).await;
+                hit_every_call(Op::$operation, &env(Database::Sqlite)).await;
             })*
         }
         mod postgres {
             use super::*;
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                hit_every_call(Verb::$verb, &env(Database::Postgres)).await;
+                hit_every_call(Op::$operation, &env(Database::Postgres)).await;
             })*
         }
     };
 }
 
-/// Where the store is another's: the calls to it can be hit too, and a large file has some more of them.
-macro_rules! every_verb_on_s3 {
-    ($settings:expr; $($name:ident: $verb:ident),* $(,)?) => {
+/// On S3 the calls to the store can fail too, and a large file makes more of them.
+macro_rules! every_operation_on_s3 {
+    ($settings:expr; $($name:ident: $operation:ident),* $(,)?) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $name() {
-            hit_every_call(Verb::$verb, &TestEnv::on_s3(Database::Sqlite, $settings)).await;
+            hit_every_call(Op::$operation, &TestEnv::on_s3(Database::Sqlite, $settings)).await;
         })*
     };
 }
 
-/// Redis in front of the quotas: the calls to it can be hit too, and what it counts must be right in the end.
+/// With Redis quotas the calls to Redis can fail too, and its counters must be correct at the end.
 mod redis {
     use super::*;
 
-    macro_rules! every_verb_with_redis {
-        ($($name:ident: $verb:ident),* $(,)?) => {
+    macro_rules! every_operation_with_redis {
+        ($($name:ident: $operation:ident),* $(,)?) => {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
                 let redis = harness::redis::shared().own_database();
                 let short = [("BATCH_TIMEOUT_MS", "7200000")];
-                hit_every_call(Verb::$verb, &TestEnv::with_redis(Database::Postgres, &redis, &short)).await;
+                hit_every_call(Op::$operation, &TestEnv::with_redis(Database::Postgres, &redis, &short)).await;
             })*
         };
     }
 
-    every_verb_with_redis! {
+    every_operation_with_redis! {
         init: Init,
         init_with_key: InitWithKey,
         delete_registered: DeleteRegistered,
@@ -491,32 +498,32 @@ mod redis {
 mod s3 {
     use super::*;
 
-    every_verb_on_s3! {
+    every_operation_on_s3! {
         &[];
         confirm: Confirm,
         delete_ready: DeleteReady,
-        reap: Reap,
+        run_cleanups: RunCleanups,
     }
 }
 
 mod s3_in_parts {
     use super::*;
 
-    /// Whatever has more than a byte is large, and what no file knows of is at once old enough to be ended.
+    /// Every file above one byte is uploaded in parts, and orphaned uploads have no grace period.
     const IN_PARTS: [(&str, &str); 2] = [("MULTIPART_THRESHOLD_BYTES", "1"), ("ORPHAN_BLOB_GRACE_MS", "0")];
 
-    every_verb_on_s3! {
+    every_operation_on_s3! {
         &IN_PARTS;
         init_with_key: InitWithKey,
         confirm: Confirm,
         reissue: Reissue,
         delete_registered: DeleteRegistered,
         reclaim: Reclaim,
-        reap: Reap,
+        run_cleanups: RunCleanups,
     }
 }
 
-every_verb! {
+every_operation! {
     init: Init,
     init_with_key: InitWithKey,
     put: Put,
@@ -528,8 +535,8 @@ every_verb! {
     delete_ready: DeleteReady,
     reclaim: Reclaim,
     sweep: Sweep,
-    reap: Reap,
-    forget: Forget,
+    run_cleanups: RunCleanups,
+    remove_tombstone: RemoveTombstone,
     open_batch: OpenBatch,
     complete_batch: CompleteBatch,
     cancel_batch: CancelBatch,
@@ -537,11 +544,11 @@ every_verb! {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tell_on_sqlite() {
-    tell_at_every_call(Database::Sqlite).await;
+async fn deliver_on_sqlite() {
+    deliver_at_every_call(Database::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tell_on_postgres() {
-    tell_at_every_call(Database::Postgres).await;
+async fn deliver_on_postgres() {
+    deliver_at_every_call(Database::Postgres).await;
 }

@@ -128,7 +128,7 @@ async fn every_panel_has_data_and_every_fault_is_repaired() {
     let interrupted = Command::new("kill").args(["-INT", &demo.child.id().to_string()]).status();
     assert!(interrupted.expect("kill runs").success());
     let mut demo = demo;
-    assert!(demo.child.wait().expect("it ends").success());
+    assert!(demo.child.wait().expect("the demo ends").success());
     let left: Vec<_> = std::fs::read_dir(place.path()).expect("its folder").collect();
     assert!(left.is_empty(), "files of the demo are left: {left:?}");
 }

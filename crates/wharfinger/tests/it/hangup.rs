@@ -1,5 +1,5 @@
-//! Clients that hang up in the middle of every kind of request, at any byte, and after the last one without
-//! waiting for the answer.
+//! Clients that hang up during every kind of request: at any byte, or after the last byte without waiting for the
+//! answer.
 
 use sqlx::{Connection as _, Executor as _};
 use tokio::io::AsyncWriteExt as _;
@@ -31,11 +31,11 @@ fn request(server: &TestApp, kind: &Kind) -> Vec<u8> {
     [head.as_bytes(), &kind.body].concat()
 }
 
-/// A registered file with its upload path, fresh for each client that needs one.
+/// Registers a new file. Returns its id and upload path.
 async fn registered(server: &TestApp) -> (String, String) {
     let grant = server.me().init("cargo", BYTES.len() as u64).await.expect(201);
     let url = grant["uploadUrl"].as_str().expect("a URL");
-    let path = url.strip_prefix(&server.url).expect("our own address").to_owned();
+    let path = url.strip_prefix(&server.url).expect("an address of this server").to_owned();
     (grant["fileId"].as_str().expect("an id").to_owned(), path)
 }
 
@@ -75,11 +75,11 @@ async fn hang_up(database: Database) {
     let server = env.start().await;
     for n in 0..CLIENTS {
         let bytes = request(&server, &kind(&server, n).await);
-        // Every place in turn: half of the clients send all and do not wait, the others stop on the way.
+        // Half of the clients send the whole request. The others stop at different bytes.
         let sent = if n % 2 == 0 { bytes.len() } else { (n * 7_919) % bytes.len() };
         let address = server.url.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).await.expect("a connection");
-        stream.write_all(&bytes[..sent]).await.expect("room to write");
+        stream.write_all(&bytes[..sent]).await.expect("the request is sent");
         drop(stream);
     }
     server.crash().await;
@@ -102,33 +102,35 @@ async fn a_thousand_clients_hang_up_on_postgres() {
     hang_up(Database::Postgres).await;
 }
 
-/// A verb that has begun comes to its end although nobody waits for its answer: here it is held up in the middle of
-/// its transaction while its client hangs up.
+/// The request waits for a lock in the middle of its transaction while its client hangs up.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_verb_that_has_begun_comes_to_its_end() {
+async fn a_started_request_completes_after_its_client_hangs_up() {
     let env = TestEnv::new(Database::Postgres);
     let server = env.start().await;
     let file = server.me().upload("cargo", b"abc").await;
     let (_, url) = env.environment().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL").expect("a URL");
     let mut holder = sqlx::PgConnection::connect(url).await.expect("a connection");
     let mut watcher = sqlx::PgConnection::connect(url).await.expect("a connection");
-    holder.execute("BEGIN; UPDATE quotas SET used_bytes = used_bytes").await.expect("the quota row is held");
+    holder
+        .execute("BEGIN; UPDATE quotas SET used_bytes = used_bytes")
+        .await
+        .expect("the quota row is locked");
 
     let delete =
         Kind { method: "DELETE", path: format!("/api/v2/files/{file}"), body: Vec::new(), token: true };
     let address = server.url.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).await.expect("a connection");
-    stream.write_all(&request(&server, &delete)).await.expect("room to write");
-    while held_up(&mut watcher).await == 0 {
+    stream.write_all(&request(&server, &delete)).await.expect("the request is sent");
+    while lock_waiters(&mut watcher).await == 0 {
         tokio::task::yield_now().await;
     }
     drop(stream);
-    // Long enough for the server to see that its client is gone; it must make no difference.
+    // Long enough for the server to notice that its client has hung up.
     for _ in 0..50 {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        assert_eq!(held_up(&mut watcher).await, 1, "the verb was given up");
+        assert_eq!(lock_waiters(&mut watcher).await, 1, "the request was cancelled");
     }
-    holder.execute("ROLLBACK").await.expect("the quota row is free");
+    holder.execute("ROLLBACK").await.expect("the quota row is unlocked");
     server.app.core.verbs.close();
     server.app.core.verbs.wait().await;
     server.me().get(&format!("/api/v2/files/{file}")).await.expect_problem(404, "not_found");
@@ -136,8 +138,8 @@ async fn a_verb_that_has_begun_comes_to_its_end() {
 }
 
 /// How many transactions of this database wait for a lock.
-async fn held_up(watcher: &mut sqlx::PgConnection) -> i64 {
-    // Not by its wait event, which ends for a moment whenever it looks whether it waits in a circle.
+async fn lock_waiters(watcher: &mut sqlx::PgConnection) -> i64 {
+    // The wait event is no reliable sign: it ends for a moment at each check for a deadlock.
     let sql = "SELECT COUNT(DISTINCT pid) FROM pg_locks JOIN pg_stat_activity USING (pid) \
                WHERE datname = current_database() AND NOT granted";
     sqlx::query_scalar(sql).fetch_one(watcher).await.expect("a number")

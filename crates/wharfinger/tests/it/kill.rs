@@ -1,5 +1,5 @@
-//! A real server process that is killed again and again (SIGKILL) while clients upload, confirm and delete.
-//! Whatever a client was told stays true, and the rest is healed.
+//! A real server process is killed (SIGKILL) many times while clients upload, confirm and delete. Each acknowledged
+//! call stays valid, and the sweeps repair the rest.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
@@ -19,8 +19,8 @@ use crate::test_app::{Database, TestEnv, caller};
 const KILLS: usize = 20;
 const FEW_KILLS: usize = 3;
 const CLIENTS: usize = 4;
-/// More than the lease of whatever was under way when the last one was killed.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Longer than any lease that the last killed process held.
+const TIMEOUT: Duration = Duration::from_secs(180);
 const SETTINGS: [(&str, &str); 5] = [
     ("UPLOAD_WINDOW_MS", "1500"),
     ("UPLOAD_GRACE_MS", "200"),
@@ -44,13 +44,12 @@ impl Server {
         Server(child)
     }
 
-    /// Killed as by the machine's owner: nothing is said to it before.
     fn kill(mut self) {
         self.0.kill().expect("a process to kill");
         self.0.wait().expect("it ends");
     }
 
-    /// Asks it to stop; answers whether it did so of its own will.
+    /// Sends SIGTERM. Returns whether the process ended with success.
     fn terminate(mut self) -> bool {
         let pid = self.0.id().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
@@ -60,24 +59,24 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // A test that fails leaves no server behind; one that has ended already does not mind.
+        // A failed test must not leave a server running.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// What clients were told, which must stay true: the id of a file and its bytes, or none once deleted.
-type Told = Arc<Mutex<BTreeMap<String, Option<Vec<u8>>>>>;
+/// The acknowledged state of files: the id and the bytes, or None after a delete.
+type Acknowledged = Arc<Mutex<BTreeMap<String, Option<Vec<u8>>>>>;
 
 struct Client {
     http: reqwest::Client,
     url: String,
     token: String,
-    told: Told,
+    acknowledged: Acknowledged,
 }
 
 impl Client {
-    /// None where the server was away or unsure; that is no promise.
+    /// None if the server did not acknowledge the call.
     async fn call(&self, method: reqwest::Method, path: &str, body: Option<Value>) -> Option<Value> {
         let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
         if let Some(body) = body {
@@ -91,7 +90,7 @@ impl Client {
         Some(serde_json::from_str(&text).unwrap_or(Value::Null))
     }
 
-    async fn one_life(&self, n: usize) -> Option<()> {
+    async fn upload_one(&self, n: usize) -> Option<()> {
         let bytes = format!("cargo number {n} of {}", self.token.len()).into_bytes();
         let post = reqwest::Method::POST;
         let body = json!({ "fileName": format!("cargo-{n}"), "size": bytes.len() });
@@ -106,42 +105,42 @@ impl Client {
         }
         self.call(post, &format!("/api/v2/files/{id}/confirm"), Some(json!({}))).await?;
         if n.is_multiple_of(3) {
-            // From here on it may be deleted without our hearing of it: no promise either way until the 204.
+            // The delete may succeed without an answer, so the state is unknown until the 204.
             self.call(reqwest::Method::DELETE, &format!("/api/v2/files/{id}"), None).await?;
-            self.told.lock().await.insert(id, None);
+            self.acknowledged.lock().await.insert(id, None);
         } else {
-            self.told.lock().await.insert(id, Some(bytes));
+            self.acknowledged.lock().await.insert(id, Some(bytes));
         }
         Some(())
     }
 }
 
-async fn killed_again_and_again(database: Database, kills: usize, seed: u64) {
+async fn no_acknowledged_file_is_lost(database: Database, kills: usize, seed: u64) {
     let mut random = long::random(seed);
     let env = TestEnv::in_real_time(database, &SETTINGS);
     let address = harness::free_address();
-    // Makes the schema and the secrets, and says how to sign tokens.
+    // Creates the schema and the secrets, and signs a token.
     let first = env.start().await;
     let expires_at = env.clock.now() + 3_600_000;
     let token = first.app.tokens.mint(&caller("t", "u", Role::Operator), expires_at).expect("a secret");
     first.crash().await;
 
-    let told: Told = Arc::default();
+    let acknowledged: Acknowledged = Arc::default();
     let stop = Arc::new(AtomicBool::new(false));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
-            let (told, stop) = (told.clone(), stop.clone());
+            let (acknowledged, stop) = (acknowledged.clone(), stop.clone());
             let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build();
-            let client_of = Client {
+            let client_n = Client {
                 http: http.expect("a client"),
                 url: format!("http://{address}"),
                 token: token.clone(),
-                told,
+                acknowledged,
             };
             tokio::spawn(async move {
                 let mut n = client;
                 while !stop.load(Ordering::SeqCst) {
-                    if client_of.one_life(n).await.is_none() {
+                    if client_n.upload_one(n).await.is_none() {
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
                     n += CLIENTS;
@@ -152,30 +151,30 @@ async fn killed_again_and_again(database: Database, kills: usize, seed: u64) {
 
     for kill in 0..kills {
         let server = Server::start(&env, &address);
-        // Every other one gets something done, however busy the machine is.
+        // Every second server acknowledges a call before it is killed, also on a slow machine.
         if kill % 2 == 1 {
-            until_told(&told, kill).await;
+            wait_for_acknowledged(&acknowledged, kill).await;
         }
-        // Not a wait for anything: the moment of the kill is what varies.
+        // The random delay varies the moment of the kill.
         tokio::time::sleep(Duration::from_millis(random.random_range(250..750))).await;
         server.kill();
     }
     let server = Server::start(&env, &address);
-    until_told(&told, kills + 1).await;
+    wait_for_acknowledged(&acknowledged, kills + 1).await;
     stop.store(true, Ordering::SeqCst);
     for client in clients {
         client.await.expect("a client");
     }
-    wait_until_healed(&address, &token).await;
-    assert!(server.terminate(), "SIGTERM ends the server in order");
+    wait_until_repaired(&address, &token).await;
+    assert!(server.terminate(), "SIGTERM stops the server without an error");
 
     env.age_incoming_uploads();
     let server = env.start().await;
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
-    let told = told.lock().await;
+    let acknowledged = acknowledged.lock().await;
     let owner = server.as_user("t", "u", Role::Operator);
-    for (id, bytes) in told.iter() {
+    for (id, bytes) in acknowledged.iter() {
         let answer = owner.get(&format!("/api/v2/files/{id}")).await;
         match bytes {
             None => drop(answer.expect_problem(404, "not_found")),
@@ -188,52 +187,52 @@ async fn killed_again_and_again(database: Database, kills: usize, seed: u64) {
     }
 }
 
-async fn until_told(told: &Told, count: usize) {
+async fn wait_for_acknowledged(acknowledged: &Acknowledged, count: usize) {
     let enough = async {
-        while told.lock().await.len() < count {
+        while acknowledged.lock().await.len() < count {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, enough).await.expect("clients get something done");
+    tokio::time::timeout(TIMEOUT, enough).await.expect("the server acknowledges calls");
 }
 
-/// The healers run by themselves; this only watches.
-async fn wait_until_healed(address: &str, token: &str) {
+/// Waits until the sweeps of the server have repaired everything.
+async fn wait_until_repaired(address: &str, token: &str) {
     let http = reqwest::Client::builder().no_proxy().build().expect("a client");
     let ask = async |path: &str| -> Option<Value> {
         let answer = http.get(format!("http://{address}{path}")).bearer_auth(token).send().await.ok()?;
         answer.json().await.ok()
     };
-    let give_up = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let quota = ask("/api/v2/quota").await.unwrap_or_default();
         let cleanups = ask("/api/v1/maintenance/cleanup/status").await.unwrap_or_default();
         if quota["reserved"] == 0 && cleanups["pending"] == 0 {
             return;
         }
-        assert!(Instant::now() < give_up, "not healed by itself: {quota} {cleanups}");
+        assert!(Instant::now() < deadline, "not repaired in time: {quota} {cleanups}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_again_and_again_on_sqlite() {
-    killed_again_and_again(Database::Sqlite, FEW_KILLS, FIXED_SEED).await;
+async fn no_acknowledged_file_is_lost_by_kills_on_sqlite() {
+    no_acknowledged_file_is_lost(Database::Sqlite, FEW_KILLS, FIXED_SEED).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_again_and_again_on_postgres() {
-    killed_again_and_again(Database::Postgres, FEW_KILLS, FIXED_SEED).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "long: cargo xtask prove"]
-async fn killed_many_times_on_sqlite() {
-    killed_again_and_again(Database::Sqlite, KILLS, long::seed()).await;
+async fn no_acknowledged_file_is_lost_by_kills_on_postgres() {
+    no_acknowledged_file_is_lost(Database::Postgres, FEW_KILLS, FIXED_SEED).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long: cargo xtask prove"]
-async fn killed_many_times_on_postgres() {
-    killed_again_and_again(Database::Postgres, KILLS, long::seed()).await;
+async fn no_acknowledged_file_is_lost_by_many_kills_on_sqlite() {
+    no_acknowledged_file_is_lost(Database::Sqlite, KILLS, long::seed()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: cargo xtask prove"]
+async fn no_acknowledged_file_is_lost_by_many_kills_on_postgres() {
+    no_acknowledged_file_is_lost(Database::Postgres, KILLS, long::seed()).await;
 }

@@ -1,13 +1,13 @@
-//! Long random tests. An ordinary run ignores them and runs a short form with a fixed seed; `cargo xtask prove` runs
-//! them for minutes, each time with another seed.
+//! Seeds of long random tests. A normal run has only short forms with a fixed seed. `cargo xtask prove` runs the long
+//! forms for minutes, each time with another seed.
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-/// The seed of short forms: they do the same in every run.
+/// The seed of short forms, which are the same in every run.
 pub const FIXED_SEED: u64 = 0x77_68_61_72_66;
 
-/// The seed that `cargo xtask prove` prints, so that a failed run can be repeated.
+/// `cargo xtask prove` sets and prints this seed, so that a failed run can be repeated.
 pub fn seed() -> u64 {
     match std::env::var("WHARFINGER_TEST_SEED") {
         Ok(seed) => seed.parse().expect("WHARFINGER_TEST_SEED is a number"),

@@ -1,4 +1,4 @@
-//! The integration tests: one binary, driven through HTTP and the command line, against real servers.
+//! The integration tests: one binary that uses HTTP and the command line, against real servers.
 
 mod batches;
 mod cli;
@@ -20,7 +20,7 @@ mod page;
 mod pipeline;
 mod races;
 mod reconcile;
-mod store_mark;
+mod store_marker;
 mod stores;
 mod sweeps;
 mod test_app;

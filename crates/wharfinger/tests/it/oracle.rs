@@ -1,4 +1,4 @@
-//! What must never be seen, checked against the catalog and the store's own contents.
+//! Checks the invariants against the catalog, the content of the store and the counters of Redis.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,7 +10,7 @@ use wharfinger_lifecycle::state::Status;
 
 use crate::test_app::{TestApp, TestEnv};
 
-/// Every file below a folder, by its path relative to it.
+/// The paths of all files below a folder, relative to it.
 pub fn files_below(root: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![root.to_path_buf()];
@@ -23,7 +23,7 @@ pub fn files_below(root: &Path) -> BTreeSet<String> {
             } else {
                 let relative = path.strip_prefix(root).expect("below the root");
                 let name = relative.to_str().expect("UTF-8").to_owned();
-                // The mark says whose store it is; it is no object.
+                // The marker of the store is no object.
                 if name != ".wharfinger/store" {
                     found.insert(name);
                 }
@@ -33,7 +33,7 @@ pub fn files_below(root: &Path) -> BTreeSet<String> {
     found
 }
 
-/// Every object in the store, wherever that is, and every upload in parts that is not finished.
+/// All objects in the store, local or remote, and all unfinished multipart uploads.
 pub async fn stored(env: &TestEnv, server: &TestApp) -> BTreeSet<String> {
     if env.is_local() {
         return files_below(&env.blob_dir());
@@ -48,12 +48,12 @@ pub async fn stored(env: &TestEnv, server: &TestApp) -> BTreeSet<String> {
     found
 }
 
-/// I1, I2, I15, I16: the catalog agrees with itself, whatever has happened.
+/// I1, I2, I15, I16: the catalog is consistent at any time.
 pub async fn catalog_is_sound(server: &TestApp) {
     assert_eq!(server.app.core.catalog.audit().await.expect("an audit"), Vec::<String>::new());
 }
 
-/// I7, once the sweep has run: whatever has not got on for too long has a sound job, and only waits.
+/// I7, after the sweep: each file without progress has a valid job and only waits.
 pub async fn no_file_is_stuck(server: &TestApp) {
     let now = server.app.core.clock.now();
     let mut after = None;
@@ -68,11 +68,11 @@ pub async fn no_file_is_stuck(server: &TestApp) {
     }
 }
 
-/// I5, I6 whenever nobody is at it, and a scan without a grace has run: every object is a live file's or under orders,
-/// and every confirmed file has its objects.
-pub async fn store_and_catalog_agree(env: &TestEnv, server: &TestApp) {
+/// I5, I6, without traffic and after a scan without a grace period: each object has a live row or a cleanup, and each
+/// confirmed file has its objects.
+pub async fn store_matches_catalog(env: &TestEnv, server: &TestApp) {
     let stored = stored(env, server).await;
-    let answered_for: BTreeSet<String> = env
+    let known: BTreeSet<String> = env
         .texts(
             "SELECT o.key FROM objects o JOIN files f ON f.id = o.file_id WHERE f.pipeline_status <> 'deleted' \
              UNION SELECT file_path FROM pending_cleanups",
@@ -86,110 +86,105 @@ pub async fn store_and_catalog_agree(env: &TestEnv, server: &TestApp) {
              UNION SELECT key FROM text_parts",
         )
         .await;
-    let orphans: Vec<&String> = stored.difference(&answered_for).collect();
-    assert_eq!(orphans, Vec::<&String>::new(), "objects that nobody answers for");
+    let orphans: Vec<&String> = stored.difference(&known).collect();
+    assert_eq!(orphans, Vec::<&String>::new(), "objects without a row or cleanup");
     let missing: Vec<&String> = needed.iter().filter(|key| !stored.contains(*key)).collect();
     assert_eq!(missing, Vec::<&String>::new(), "live rows without their object");
 }
 
-/// Once all windows are over and everybody has healed: what is there is confirmed and has its object (I5), no
-/// object is without a live row (I6, I9), and the quota is what the live files weigh (I2, I3).
+/// After all windows and sweeps: each file is ready and has its object (I5), each object has a live row (I6, I9), and
+/// the quota is the sum of the live files (I2, I3).
 pub async fn all_is_healed(env: &TestEnv, server: &TestApp) {
     all_is_healed_at(env, server, "").await;
 }
 
-/// The same, naming the moment in what it says.
+/// Like [`all_is_healed`], with the moment in each message.
 pub async fn all_is_healed_at(env: &TestEnv, server: &TestApp, moment: &str) {
     catalog_is_sound(server).await;
     no_file_is_stuck(server).await;
     let mut live = BTreeSet::new();
-    let mut weight = std::collections::BTreeMap::<String, u64>::new();
+    let mut charges = std::collections::BTreeMap::<String, u64>::new();
     for file in server.app.core.catalog.files(&Scope::All, None, 100_000).await.expect("files") {
-        assert_eq!(file.status, Status::Ready, "{} was not healed {moment}", file.id);
-        *weight.entry(file.tenant.to_string()).or_default() += file.size;
+        assert_eq!(file.status, Status::Ready, "{} is not ready {moment}", file.id);
+        *charges.entry(file.tenant.to_string()).or_default() += file.size;
         live.insert(file.key.to_string());
         let parts = server.app.core.catalog.text_parts(file.id).await.expect("its text");
         live.extend(parts.into_iter().map(|part| part.key.to_string()));
     }
     let stored = stored(env, server).await;
-    assert_eq!(stored, live, "the store holds exactly the live files' objects {moment}");
+    assert_eq!(stored, live, "the store has other objects than the live files {moment}");
     let cleanups = server.app.core.catalog.cleanup_counts(&Scope::All).await.expect("counts");
-    assert_eq!(
-        (cleanups.pending, cleanups.exhausted),
-        (0, 0),
-        "an accepted delete was not carried out {moment}"
-    );
+    assert_eq!((cleanups.pending, cleanups.exhausted), (0, 0), "a cleanup is not done {moment}");
     for tenant in server.app.core.catalog.tenants("", 100_000).await.expect("tenants") {
         let quota = server.app.core.catalog.quota(&tenant, 0).await.expect("a quota");
         assert_eq!(
             quota.used_bytes,
-            weight.get(tenant.as_str()).copied().unwrap_or(0),
-            "charge of {tenant} {moment}"
+            charges.get(tenant.as_str()).copied().unwrap_or(0),
+            "used bytes of {tenant} {moment}"
         );
-        assert_eq!(quota.reserved_bytes, 0, "reservation of {tenant} {moment}");
+        assert_eq!(quota.reserved_bytes, 0, "reserved bytes of {tenant} {moment}");
     }
     redis_heals(server, moment).await;
 }
 
-/// What Redis counts of a tenant, and how much of it for tries of which it does not know the end.
+/// The bytes that Redis counts for a tenant, and the part of them that belongs to attempts with an unknown result.
 async fn counted_by_redis(server: &TestApp, tenant: &TenantId) -> Option<(u64, u64)> {
     let url = server.app.core.settings.quota_redis.clone().expect("a URL");
     let client = redis::Client::open(url).expect("a URL of Redis");
-    let patience = Some(std::time::Duration::from_secs(60));
-    let patient =
-        redis::AsyncConnectionConfig::new().set_response_timeout(patience).set_connection_timeout(patience);
-    let mut redis =
-        client.get_multiplexed_async_connection_with_config(&patient).await.expect("a connection");
+    let timeout = Some(std::time::Duration::from_secs(60));
+    let config =
+        redis::AsyncConnectionConfig::new().set_response_timeout(timeout).set_connection_timeout(timeout);
+    let mut redis = client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection");
     let [used, _, _, inflight, ..] = wharfinger_engines::redis_quota::keys(tenant);
     let counted: Option<u64> = redis::cmd("GET").arg(&used).query_async(&mut redis).await.expect("read");
-    let tries: Vec<u64> = redis::cmd("HVALS").arg(&inflight).query_async(&mut redis).await.expect("read");
-    counted.map(|counted| (counted, tries.iter().sum()))
+    let attempts: Vec<u64> = redis::cmd("HVALS").arg(&inflight).query_async(&mut redis).await.expect("read");
+    counted.map(|counted| (counted, attempts.iter().sum()))
 }
 
-/// Tells Redis all that waits; nothing may be left (I14).
-async fn tell_redis(server: &TestApp, moment: &str) {
+/// Sends all pending refunds to Redis. None may be left (I14).
+async fn send_refunds(server: &TestApp, moment: &str) {
     let app = &server.app;
     app.quota.redis_owner.as_ref().expect("Redis").check_if_back().await;
     wharfinger::quota::refunds::relay(&app.quota).await.expect("refunds");
-    let waiting = app.core.catalog.outbox_depth(Destination::Quota).await.expect("counted").0;
-    assert_eq!(waiting, 0, "refunds wait {moment}");
+    let waiting = app.core.catalog.outbox_depth(Destination::Quota).await.expect("a number").0;
+    assert_eq!(waiting, 0, "refunds are pending {moment}");
 }
 
-/// I2, I3, I14 where nothing went wrong: Redis counts what the files are charged, to the byte, by itself.
+/// I2, I3, I14 without faults: Redis counts exactly the charges of the files, without a sync.
 pub async fn redis_is_exact(server: &TestApp) {
-    tell_redis(server, "").await;
+    send_refunds(server, "").await;
     let app = &server.app;
     let tenants = app.core.catalog.tenants_in_redis("", 100_000).await.expect("tenants");
-    assert!(!tenants.is_empty(), "Redis counts nobody");
+    assert!(!tenants.is_empty(), "Redis counts no tenant");
     for tenant in tenants {
         let quota =
             app.core.catalog.quota(&tenant, app.core.settings.default_quota_bytes).await.expect("a quota");
         let (counted, _) = counted_by_redis(server, &tenant).await.expect("a counter");
-        assert_eq!(counted, quota.used_bytes, "what Redis counts of {tenant}");
+        assert_eq!(counted, quota.used_bytes, "bytes of {tenant} in Redis");
     }
 }
 
-/// The same where anything went wrong: never too little, too much by no more than tries whose end it never heard of,
-/// and exact once it was compared.
+/// The same after faults: Redis never counts too little, counts too much only for attempts with an unknown result, and
+/// is exact after a sync.
 pub async fn redis_heals(server: &TestApp, moment: &str) {
     let app = &server.app;
-    let Some(gate) = &app.quota.redis_owner else { return };
-    tell_redis(server, moment).await;
+    let Some(owner) = &app.quota.redis_owner else { return };
+    send_refunds(server, moment).await;
     for tenant in app.core.catalog.tenants_in_redis("", 100_000).await.expect("tenants") {
         let quota =
             app.core.catalog.quota(&tenant, app.core.settings.default_quota_bytes).await.expect("a quota");
         let used = quota.used_bytes;
-        if let Some((counted, tries)) = counted_by_redis(server, &tenant).await {
-            assert!(counted >= used, "Redis counts {counted} of {used} {moment}");
+        if let Some((counted, attempts)) = counted_by_redis(server, &tenant).await {
+            assert!(counted >= used, "Redis counts {counted} bytes, the catalog {used} {moment}");
             assert!(
-                counted.saturating_sub(tries) <= used,
-                "Redis counts {counted}, {tries} of it unsure, of {used} {moment}"
+                counted.saturating_sub(attempts) <= used,
+                "Redis counts {counted} bytes, {attempts} of them uncertain, the catalog {used} {moment}"
             );
         }
-        wharfinger::quota::sync::tenant(&app.quota.quota_context(), Some(gate), &tenant)
+        wharfinger::quota::sync::tenant(&app.quota.quota_context(), Some(owner), &tenant)
             .await
             .expect("synced");
         let after = counted_by_redis(server, &tenant).await;
-        assert_eq!(after, Some((used, 0)), "what Redis counts of {tenant} {moment}");
+        assert_eq!(after, Some((used, 0)), "bytes of {tenant} in Redis {moment}");
     }
 }

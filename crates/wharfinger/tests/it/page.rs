@@ -1,5 +1,5 @@
-//! The web page in a real browser. Each test runs a script of `tests/browser` against the real program. An unexpected error
-//! in the browser fails it: on the console, a failed request, or a violation of the content security policy.
+//! The web page in a real browser. Each test runs a script of `tests/browser` against the real program. An unexpected
+//! error in the browser fails it: on the console, a failed request, or a violation of the content security policy.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! A whole server in this process: real HTTP on a private port, a real catalog, a clock that tests move.
+//! A complete server in the test process: real HTTP on a free port, a real catalog, and a clock that the test controls.
 
 mod answer;
 
@@ -28,34 +28,34 @@ use wharfinger_stores::BlobStore;
 
 pub use answer::Answer;
 
-/// Any moment will do; this one is in the past, so that nothing depends on the machine's clock.
+/// The start of the test's clock. It is in the past, so that no test depends on the machine's clock.
 pub const START: i64 = 1_750_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Database {
     Sqlite,
     Postgres,
-    /// PostgreSQL with the extension, for what concerns search.
+    /// PostgreSQL with the `vector` extension, for tests of search.
     Pgvector,
 }
 
-/// Asks until there is an answer: of hundreds at once some may find no connection on a busy machine, and are told to
-/// try again. They have waited for one before that; any other 503 is not forgiven.
+/// Repeats a call that is answered with 503. Of hundreds of concurrent calls some may time out waiting for a database
+/// connection on a slow machine. A 503 without that wait fails the test.
 pub async fn patiently<F: Future<Output = Answer>>(ask: impl Fn() -> F) -> Answer {
-    let began = Instant::now();
+    let started = Instant::now();
     loop {
-        let asked = Instant::now();
+        let sent = Instant::now();
         let answer = ask().await;
         if answer.status != 503 {
             return answer;
         }
         let problem = answer.expect_problem(503, "unavailable");
-        assert!(asked.elapsed() > Duration::from_secs(4), "refused at once: {problem}");
-        assert!(began.elapsed() < Duration::from_secs(300), "refused for ever: {problem}");
+        assert!(sent.elapsed() > Duration::from_secs(4), "refused without waiting: {problem}");
+        assert!(started.elapsed() < Duration::from_secs(300), "refused for 5 minutes: {problem}");
     }
 }
 
-/// Makes each of these functions a test on SQLite and one on PostgreSQL.
+/// Runs each of these functions as a test on SQLite and on PostgreSQL.
 macro_rules! on_each_database {
     ($($name:ident),* $(,)?) => {
         mod sqlite {
@@ -76,25 +76,25 @@ macro_rules! on_each_database {
 }
 pub(crate) use on_each_database;
 
-/// The figures of `/metrics` are those of the process, and each scrape sets them anew: tests that compare them take turns.
+/// All tests of the process share the metrics, and each scrape updates them. A test that compares them holds this lock.
 pub static METRICS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// What outlives a crash: folders and a database. Servers come and go on top of it.
+/// The durable state of servers: folders and a database. A test starts and crashes servers on it.
 pub struct TestEnv {
     folder: TempDir,
     settings: Vec<(&'static str, String)>,
     pub clock: Clock,
 }
 
-pub struct DiskAway {
+pub struct UnmountedDisk {
     from: PathBuf,
     to: PathBuf,
 }
 
-impl DiskAway {
-    pub fn come_back(self) {
+impl UnmountedDisk {
+    pub fn remount(self) {
         std::fs::remove_dir_all(&self.from).expect("the mount point");
-        std::fs::rename(&self.to, &self.from).expect("the disk comes back");
+        std::fs::rename(&self.to, &self.from).expect("the disk is mounted");
     }
 }
 
@@ -105,8 +105,8 @@ pub struct TestApp {
     pub http: reqwest::Client,
 }
 
-/// Runs a query on a connection of its own to whichever database the env has.
-macro_rules! behind_its_back {
+/// Runs a query on a separate connection to the database of the environment.
+macro_rules! query_directly {
     ($env:expr, $query:expr, $run:ident) => {
         match $env.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL") {
             Some((_, url)) => {
@@ -127,12 +127,12 @@ impl TestEnv {
         TestEnv::with(database, &[])
     }
 
-    /// For servers that are processes of their own and live by the machine's clock.
+    /// For tests with separate server processes, which use the machine's clock.
     pub fn in_real_time(database: Database, settings: &[(&'static str, &str)]) -> TestEnv {
         TestEnv { clock: Clock::system(), ..TestEnv::with(database, settings) }
     }
 
-    /// The settings of this env as environment variables.
+    /// The settings as environment variables.
     pub fn environment(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.settings.iter().map(|(name, value)| (*name, value.as_str()))
     }
@@ -140,7 +140,7 @@ impl TestEnv {
     pub fn with(database: Database, settings: &[(&'static str, &str)]) -> TestEnv {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut all = vec![("WHARFINGER_DATA_DIR", folder.path().join("data").display().to_string())];
-        // Most tests are about uploads: what is confirmed is ready at once, unless the test says otherwise.
+        // Most tests are about uploads. Without stages, a confirmed file is ready at once.
         all.push(("PIPELINE_STAGES", String::new()));
         let url = match database {
             Database::Sqlite => None,
@@ -160,42 +160,42 @@ impl TestEnv {
         TestEnv { folder, settings: all, clock: Clock::manual(START) }
     }
 
-    /// With these stages to go through.
+    /// With these pipeline stages.
     pub fn with_stages(database: Database, stages: &str, settings: &[(&'static str, &str)]) -> TestEnv {
         let mut all = vec![("PIPELINE_STAGES", stages)];
         all.extend(settings);
         TestEnv::with(database, &all)
     }
 
-    /// With a fresh bucket of a Ceph gateway as its store.
+    /// With a new bucket of a Ceph gateway as the store.
     pub fn on_s3(database: Database, settings: &[(&'static str, &str)]) -> TestEnv {
         let server = harness::radosgw::shared();
         let bucket = server.create_bucket();
         TestEnv::in_bucket(database, &bucket, &server.endpoint(), settings)
     }
 
-    /// With a Redis in front of the quotas.
+    /// With quotas in Redis.
     pub fn with_redis(database: Database, redis: &str, settings: &[(&'static str, &str)]) -> TestEnv {
-        // As long as a machine may be busy with other things.
+        // A slow machine must not cause timeouts.
         let mut all = vec![("WHARFINGER_QUOTA_URL", redis), ("QUOTA_REDIS_TIMEOUT_MS", "30000")];
         all.extend(settings);
         TestEnv::with(database, &all)
     }
 
-    /// The same env for servers that are set otherwise.
+    /// The same environment with other settings.
     pub fn also(mut self, settings: &[(&'static str, &str)]) -> TestEnv {
         self.settings.extend(settings.iter().map(|(name, value)| (*name, (*value).to_owned())));
         self
     }
 
-    /// The same env for a server that has one setting less.
+    /// The same environment without one setting.
     pub fn without(&self, setting: &str) -> TestEnv {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let settings = self.settings.iter().filter(|(name, _)| *name != setting).cloned().collect();
         TestEnv { folder, settings, clock: self.clock.clone() }
     }
 
-    /// With a fresh container of Azurite as its store.
+    /// With a new container of Azurite as the store.
     pub fn on_azure(database: Database, settings: &[(&'static str, &str)]) -> TestEnv {
         let server = harness::azurite::shared();
         let (url, endpoint) = (format!("az://{}/wharf", server.create_container()), server.endpoint());
@@ -209,7 +209,7 @@ impl TestEnv {
         TestEnv::with(database, &all)
     }
 
-    /// With a bucket that is there, at an address of the gateway or of something in front of it.
+    /// With an existing bucket, at the address of the gateway or of a proxy.
     pub fn in_bucket(
         database: Database,
         bucket: &str,
@@ -233,7 +233,7 @@ impl TestEnv {
         !self.settings.iter().any(|(name, _)| *name == "WHARFINGER_BLOB_URL")
     }
 
-    /// Nothing but folders, which one process has to itself.
+    /// SQLite and the local store, which only one process may use.
     pub fn is_embedded(&self) -> bool {
         self.is_local() && !self.settings.iter().any(|(name, _)| *name == "WHARFINGER_DATABASE_URL")
     }
@@ -250,16 +250,16 @@ impl TestEnv {
         self.folder.path()
     }
 
-    /// A number of a PostgreSQL that may be away.
+    /// Reads a number from a PostgreSQL that may be down.
     pub async fn try_scalar(&self, sql: &'static str) -> Option<i64> {
         let (_, url) = self.settings.iter().find(|(name, _)| *name == "WHARFINGER_DATABASE_URL")?;
         let mut connection = sqlx::PgConnection::connect(url).await.ok()?;
         sqlx::query_scalar(sql).fetch_one(&mut connection).await.ok()
     }
 
-    /// A number read from the catalog behind the program's back.
+    /// Reads a number directly from the database.
     pub async fn scalar(&self, sql: &str) -> i64 {
-        behind_its_back!(self, sqlx::query_scalar(AssertSqlSafe(sql.to_owned())), fetch_one)
+        query_directly!(self, sqlx::query_scalar(AssertSqlSafe(sql.to_owned())), fetch_one)
     }
 
     fn loaded_settings(&self) -> Settings {
@@ -268,7 +268,7 @@ impl TestEnv {
         Settings::from_values(&values).expect("possible settings")
     }
 
-    /// The catalog by itself, with its schema.
+    /// Opens the catalog without a server.
     pub async fn open_catalog(&self) -> Catalog {
         let settings = self.loaded_settings();
         std::fs::create_dir_all(&settings.data_dir).expect("a folder");
@@ -288,41 +288,41 @@ impl TestEnv {
         catalog
     }
 
-    /// The store that others serve, by itself.
+    /// Opens the remote store without a server.
     pub async fn blobs(&self) -> Arc<dyn BlobStore> {
-        self.loaded_settings().blobs.connect().await.expect("reached").expect("a store that others serve")
+        self.loaded_settings().blobs.connect().await.expect("connected").expect("a remote store")
     }
 
-    /// Texts read from the catalog behind the program's back.
+    /// Reads texts directly from the database.
     pub async fn texts(&self, sql: &'static str) -> Vec<String> {
-        behind_its_back!(self, sqlx::query_scalar(sql), fetch_all)
+        query_directly!(self, sqlx::query_scalar(sql), fetch_all)
     }
 
-    /// An unmounted disk: the folder is there, and empty.
-    pub fn take_the_disk_away(&self) -> DiskAway {
-        let away = DiskAway { from: self.blob_dir(), to: self.folder.path().join("unmounted") };
-        std::fs::rename(&away.from, &away.to).expect("the disk goes");
-        std::fs::create_dir(&away.from).expect("its mount point stays");
-        away
+    /// Replaces the local store by an empty folder, like an unmounted disk.
+    pub fn unmount_disk(&self) -> UnmountedDisk {
+        let disk = UnmountedDisk { from: self.blob_dir(), to: self.folder.path().join("unmounted") };
+        std::fs::rename(&disk.from, &disk.to).expect("the disk is unmounted");
+        std::fs::create_dir(&disk.from).expect("an empty mount point");
+        disk
     }
 
-    /// A change of the catalog behind the program's back.
+    /// Runs a statement directly on the database.
     pub async fn execute(&self, sql: &'static str) {
-        behind_its_back!(self, sqlx::query_scalar::<_, i64>(sql), fetch_all);
+        query_directly!(self, sqlx::query_scalar::<_, i64>(sql), fetch_all);
     }
 
     pub fn advance(&self, ms: i64) {
-        self.clock.advance(Duration::from_millis(u64::try_from(ms).expect("time goes forward")));
+        self.clock.advance(Duration::from_millis(u64::try_from(ms).expect("not negative")));
     }
 
-    /// Makes what crashed uploads left look an hour old, as the clock that is moved does not reach the disk's.
+    /// Makes the temporary files of crashed uploads an hour old. The test's clock does not change file times.
     pub fn age_incoming_uploads(&self) {
         let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3_600);
         for entry in
-            std::fs::read_dir(self.blob_dir().join(".incoming")).expect("the folder of uploads on their way")
+            std::fs::read_dir(self.blob_dir().join(".incoming")).expect("the folder of incoming uploads")
         {
             let file = std::fs::File::options().write(true).open(entry.expect("an entry").path());
-            file.and_then(|file| file.set_modified(hour_ago)).expect("a file of ours");
+            file.and_then(|file| file.set_modified(hour_ago)).expect("the time is set");
         }
     }
 
@@ -334,7 +334,7 @@ impl TestEnv {
         self.start_process(Roles::parse(roles).expect("roles"), Faults::none()).await
     }
 
-    /// On the same env a server of which one setting is another; empty: it has none.
+    /// Starts a server with one setting changed, or removed if the value is empty.
     pub async fn start_but(&self, setting: &'static str, value: &str) -> TestApp {
         let mut settings = self.settings.clone();
         settings.retain(|(name, _)| *name != setting);
@@ -344,7 +344,7 @@ impl TestEnv {
         self.start_from(settings, Roles::all(), Faults::none()).await
     }
 
-    /// The faults begin when the server has: the first call counted is a verb's.
+    /// The calls of the start are not counted, so the first counted call belongs to an operation.
     pub async fn start_with(&self, faults: Faults) -> TestApp {
         self.start_process(Roles::all(), faults).await
     }
@@ -394,16 +394,16 @@ impl TestEnv {
 }
 
 impl TestApp {
-    /// Drops everything and waits until nothing of it is left: no task, no connection.
+    /// Drops the server and waits until all its tasks and connections have ended.
     pub async fn crash(self) {
-        let left = Arc::downgrade(&self.app.core);
+        let core = Arc::downgrade(&self.app.core);
         drop(self);
-        let gone = async {
-            while left.strong_count() > 0 {
+        let dropped = async {
+            while core.strong_count() > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), gone).await.expect("the server goes away");
+        tokio::time::timeout(Duration::from_secs(60), dropped).await.expect("the server is dropped");
     }
 }
 
@@ -445,17 +445,17 @@ impl TestApp {
         answer.text().await.expect("a text")
     }
 
-    /// Does all background work that is due at the clock's time.
+    /// Runs all background work that is due at the clock's time.
     pub async fn settle(&self) {
         Box::pin(worker::run_all_due(&self.app)).await.expect("background work");
     }
 
-    /// Compares the store with the catalog, and deletes what nobody answers for.
+    /// Scans for orphans and deletes them.
     pub async fn scan_orphans(&self) -> orphan_blobs::Outcome {
         orphan_blobs::run(&self.app.core, &SweepLease::unleased(&self.app.core)).await.expect("a scan")
     }
 
-    /// Whole or in parts, as it was granted; of parts the last answer.
+    /// Uploads in one or several parts, as the grant says. Returns the last answer.
     pub async fn put_bytes(&self, grant: &Value, bytes: &[u8]) -> Answer {
         if let Some(parts) = grant["multipart"]["parts"].as_array() {
             let part_size = grant["multipart"]["partSize"].as_u64().expect("a size") as usize;
@@ -477,7 +477,7 @@ impl TestApp {
     }
 }
 
-/// Calls with a token.
+/// Calls the API with a token.
 pub struct Client<'a> {
     pub server: &'a TestApp,
     pub token: String,
@@ -516,12 +516,12 @@ impl Client<'_> {
         self.post(&format!("/api/v2/files/{id}/confirm"), json!({})).await
     }
 
-    /// A file that is uploaded and confirmed, and ready by that; answers its id.
+    /// Uploads and confirms a file, which is then ready. Returns its id.
     pub async fn upload(&self, name: &str, bytes: &[u8]) -> String {
         self.upload_until(name, bytes, "ready").await
     }
 
-    /// A file that waits for its first stage; answers its id.
+    /// Uploads and confirms a file, which then waits for its first stage. Returns its id.
     pub async fn enqueue(&self, name: &str, bytes: &[u8]) -> String {
         self.upload_until(name, bytes, "queued").await
     }

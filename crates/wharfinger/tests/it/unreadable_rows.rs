@@ -1,4 +1,4 @@
-//! One row that cannot be read in each table that a loop reads: everything beside it goes on.
+//! Each table that a background loop reads has one unreadable row. All other rows are still processed.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use crate::test_app::{Database, METRICS, TestApp, TestEnv, on_each_database};
 
 const DAY_MS: i64 = 86_400_000;
 
-/// PostgreSQL keeps texts out of columns of numbers.
+/// Only SQLite: PostgreSQL refuses a text in a column of numbers.
 const BAD_SWEEP: &str = "UPDATE sweeps SET last_end_at = 'yesterday' WHERE name = 'quota-sync'";
 
-/// As a newer version, a hand or a broken disk may leave them.
+/// A newer version, a manual change or a broken disk may leave such rows.
 async fn damage(env: &TestEnv, database: Database) {
     for statement in [
-        "UPDATE files SET stage = 'unheard-of' WHERE file_name = 'bad-file'",
+        "UPDATE files SET stage = 'unknown' WHERE file_name = 'bad-file'",
         "UPDATE jobs SET id = 'no id' WHERE file_id = (SELECT id FROM files WHERE file_name = 'bad-job')",
         "UPDATE files SET id = 'no id' WHERE file_name = 'bad-check'",
         "UPDATE files SET id = 'no id 2', pipeline_status = 'failed', failed_at = 0, stage = NULL WHERE file_name = 'bad-failure'",
@@ -34,9 +34,9 @@ async fn damage(env: &TestEnv, database: Database) {
     }
 }
 
-/// A scrape by another test may come in between.
+/// Another test may scrape at the same time, so this tries several times.
 async fn is_shown(server: &TestApp, line: &str) {
-    let _turn = METRICS.lock().await;
+    let _guard = METRICS.lock().await;
     for _ in 0..20 {
         if server.metrics().await.lines().any(|shown| shown == line) {
             return;
@@ -45,14 +45,15 @@ async fn is_shown(server: &TestApp, line: &str) {
     panic!("{line} is not in {}", server.metrics().await);
 }
 
-/// What `wharfinger doctor` says of a place that is in use.
+/// The output of `wharfinger doctor` while the server runs.
 async fn doctor(env: &TestEnv) -> String {
     let mut program = tokio::process::Command::new(env!("CARGO_BIN_EXE_wharfinger"));
-    let output = program.arg("doctor").env_clear().envs(env.environment()).output().await.expect("it runs");
+    let output =
+        program.arg("doctor").env_clear().envs(env.environment()).output().await.expect("the program runs");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-async fn everything_goes_on_beside_unreadable_rows(database: Database) {
+async fn unreadable_rows_do_not_block_the_others(database: Database) {
     wharfinger::telemetry::prometheus();
     let receiver = Receiver::start().await;
     let env = telling(database, &receiver.url).also(&[("PIPELINE_STAGES", "scan,extract,chunk,embed")]);
@@ -67,7 +68,7 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
         let file = me.enqueue(name, b"three").await;
         me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     }
-    // The owner was told something once, and the webhook was not yet.
+    // A notification whose webhook is still pending.
     env.execute(
         "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
              SELECT id, 't', 'u', 'file-ready', 'm', '{}', 0 FROM files WHERE file_name = 'bad-file'",
@@ -82,7 +83,7 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
     env.execute("DELETE FROM pending_cleanups WHERE id <> (SELECT MIN(id) FROM pending_cleanups)").await;
     damage(&env, database).await;
 
-    let good = me.enqueue("good", b"The lighthouse owner signed for forty crates.").await;
+    let good = me.enqueue("good", b"A text with a few words about forty crates.").await;
     let deleted = me.enqueue("deleted", b"gone").await;
     me.delete(&format!("/api/v2/files/{deleted}")).await.expect(204);
     let abandoned = me.init("abandoned", 3).await.expect(201)["fileId"].as_str().expect("an id").to_owned();
@@ -93,7 +94,7 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
     server.settle().await;
 
     assert_eq!(me.file(&good).await["status"], "ready");
-    assert!(!env.blob_dir().join("uploads/t/u").join(&deleted).exists(), "its bytes are gone");
+    assert!(!env.blob_dir().join("uploads/t/u").join(&deleted).exists(), "the object is deleted");
     me.get(&format!("/api/v2/files/{abandoned}")).await.expect_problem(410, "gone");
     assert_eq!(me.get(&path(&batch)).await.expect(200)["status"], "expired");
     assert!(receiver.taken().iter().any(|got| got.kind() == "file-ready" && got.file() == good));
@@ -109,7 +110,7 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
         assert_eq!(ran.status, 200, "{sweep}: {:?}", ran.body);
     }
     if database == Database::Sqlite {
-        // Its run has repaired it.
+        // The run of the sweep has repaired this row.
         env.execute(BAD_SWEEP).await;
     }
     for call in [
@@ -146,7 +147,7 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
     let doctor = doctor(&env).await;
     assert!(doctor.contains("rows cannot be read") && doctor.contains("files no id 2"), "{doctor}");
 
-    // Repaired, the file goes on.
+    // After the repair, the files are processed.
     env.execute("UPDATE files SET stage = 'scan' WHERE file_name = 'bad-file'").await;
     env.execute("UPDATE jobs SET id = '018f4e6e-7f3a-7000-8000-000000000001' WHERE id = 'no id'").await;
     for _ in 0..3 {
@@ -159,5 +160,5 @@ async fn everything_goes_on_beside_unreadable_rows(database: Database) {
 }
 
 on_each_database! {
-    everything_goes_on_beside_unreadable_rows,
+    unreadable_rows_do_not_block_the_others,
 }

@@ -1,18 +1,18 @@
-//! On their way through the stages: by this program, by workers outside, and begun anew where nobody came back.
+//! Operations of the pipeline: built-in stages, outside workers, and recovery of lost jobs.
 
 use super::*;
 
-macro_rules! every_verb_of_the_pipeline {
-    ($($name:ident: $verb:ident on $database:ident through $stages:literal),* $(,)?) => {
+macro_rules! every_operation_of_the_pipeline {
+    ($($name:ident: $operation:ident on $database:ident through $stages:literal),* $(,)?) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $name() {
             let env = TestEnv::with_stages(Database::$database, $stages, &[]);
-            hit_every_call(Verb::$verb, &env).await;
+            hit_every_call(Op::$operation, &env).await;
         })*
     };
 }
 
-every_verb_of_the_pipeline! {
+every_operation_of_the_pipeline! {
     process_on_sqlite: Process on Sqlite through "extract,chunk,embed",
     process_on_postgres: Process on Postgres through "extract,chunk",
     complete_a_job_on_sqlite: CompleteJob on Sqlite through "extract,chunk",

@@ -1,4 +1,4 @@
-//! Uploads that neither their delayed check nor the window's sweep took.
+//! Uploads that neither their delayed check nor the upload-window sweep has reclaimed.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ async fn abandoned(server: &crate::test_app::TestApp) -> Value {
     sweep(server, NAME).await["abandonedUploads"].clone()
 }
 
-async fn the_last_net_takes_them_after_a_day(database: Database) {
+async fn an_abandoned_upload_is_deleted_after_a_day(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -28,15 +28,15 @@ async fn the_last_net_takes_them_after_a_day(database: Database) {
     assert_eq!(dry_run(&server, NAME).await["abandonedUploads"], expected);
     assert_eq!(me.get(&path).await.expect(200)["status"], "registered");
     assert_eq!(abandoned(&server).await, expected);
-    assert_eq!(abandoned(&server).await["total"], 0, "a second run does nothing");
+    assert_eq!(abandoned(&server).await["total"], 0, "a second run finds nothing");
     me.get(&path).await.expect_problem(410, "gone");
     assert_eq!(me.file(&kept).await["status"], "ready");
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// However old it is: who asks for fresh URLs is still at it.
-async fn one_whose_urls_live_is_not_abandoned(database: Database) {
+/// The upload may be older than the threshold: each fresh URL shows that its client is still active.
+async fn an_upload_with_fresh_urls_is_not_abandoned(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -53,6 +53,6 @@ async fn one_whose_urls_live_is_not_abandoned(database: Database) {
 }
 
 on_each_database! {
-    the_last_net_takes_them_after_a_day,
-    one_whose_urls_live_is_not_abandoned,
+    an_abandoned_upload_is_deleted_after_a_day,
+    an_upload_with_fresh_urls_is_not_abandoned,
 }

@@ -1,13 +1,13 @@
-//! The sweeps as operators see them: run by the schedule or by hand, dry or not, and what they leave behind.
+//! Sweeps as operators see them: on schedule, manual and as a dry run. Also tests what each sweep deletes and keeps.
 
 mod abandoned_uploads;
-mod by_hand;
-mod growth;
+mod manual_runs;
 mod old_failures;
 mod orphans;
 mod real_processes;
-mod stuck_calls;
+mod retention;
 pub mod stuck_files;
+mod stuck_files_api;
 
 use serde_json::{Value, json};
 
@@ -15,22 +15,22 @@ use crate::test_app::{Answer, TestApp};
 
 pub const DAY_MS: i64 = 86_400_000;
 
-/// Asks for a sweep by the API.
-pub async fn ask(server: &TestApp, name: &str, dry_run: bool) -> Answer {
+/// Starts a sweep through the API.
+pub async fn run_sweep(server: &TestApp, name: &str, dry_run: bool) -> Answer {
     let path = format!("/api/v2/maintenance/sweeps/{name}/run");
     server.operator().post(&path, json!({ "dryRun": dry_run })).await
 }
 
-/// Runs a sweep by the API, without errors; answers what it found and did.
+/// Runs a sweep through the API, expects no error and returns its result.
 pub async fn sweep(server: &TestApp, name: &str) -> Value {
-    let ran = ask(server, name, false).await.expect(200);
+    let ran = run_sweep(server, name, false).await.expect(200);
     assert_eq!(ran["error"], Value::Null, "{ran}");
     ran["result"].clone()
 }
 
-/// The same, finding everything and changing nothing.
+/// Like [`sweep`], as a dry run.
 pub async fn dry_run(server: &TestApp, name: &str) -> Value {
-    let ran = ask(server, name, true).await.expect(200);
+    let ran = run_sweep(server, name, true).await.expect(200);
     assert_eq!((&ran["error"], &ran["dryRun"]), (&Value::Null, &json!(true)), "{ran}");
     ran["result"].clone()
 }

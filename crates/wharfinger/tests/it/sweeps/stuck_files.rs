@@ -1,4 +1,4 @@
-//! Stuck files: what nobody will work on is begun anew or given up, what only waits is left alone (I7, I8, I17).
+//! Stuck files: a file without a working job is requeued or fails, a file that only waits is not changed (I7, I8, I17).
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub const THRESHOLD_MS: i64 = 1_800_000;
 pub const OUTSIDE: (&str, &str) = ("PIPELINE_BUILTIN_STAGES", "");
 
 async fn swept(server: &TestApp) -> Outcome {
-    run(&server.app.core, &SweepLease::unleased(&server.app.core)).await.expect("it runs")
+    run(&server.app.core, &SweepLease::unleased(&server.app.core)).await.expect("the sweep runs")
 }
 
 fn by_status<const N: usize>(counts: [(&'static str, u64); N]) -> BTreeMap<&'static str, u64> {
@@ -35,7 +35,7 @@ async fn complete(server: &TestApp, job: &Value, output: Value) -> crate::test_a
     worker.post(&path, json!({ "leaseToken": job["leaseToken"], "output": output })).await
 }
 
-/// A file whose job was lost, as by a foreign hand.
+/// Uploads a file. Deletes the jobs of all files whose names start with `lost`.
 pub async fn without_job(env: &TestEnv, me: &Client<'_>, name: &str) -> String {
     let file = me.enqueue(name, b"cargo").await;
     env.execute("DELETE FROM jobs WHERE file_id IN (SELECT id FROM files WHERE file_name LIKE 'lost%')")
@@ -43,13 +43,13 @@ pub async fn without_job(env: &TestEnv, me: &Client<'_>, name: &str) -> String {
     file
 }
 
-async fn what_was_told(me: &Client<'_>, kind: &str) -> Vec<Value> {
-    let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
-    let told = told["notifications"].as_array().expect("a list").clone();
-    told.into_iter().filter(|told| told["kind"] == kind).collect()
+async fn notifications_of_kind(me: &Client<'_>, kind: &str) -> Vec<Value> {
+    let list = me.get("/api/v2/notifications?limit=1000").await.expect(200);
+    let list = list["notifications"].as_array().expect("a list").clone();
+    list.into_iter().filter(|notification| notification["kind"] == kind).collect()
 }
 
-/// What recovery may change of files and jobs, in one line each.
+/// The columns of files and jobs that recovery may change, one line per row.
 async fn state(env: &TestEnv) -> Vec<String> {
     let files = "SELECT id || ' ' || pipeline_status || ' ' || CAST(version AS TEXT) || ' ' || CAST(retry_count AS TEXT) \
                  || ' ' || CAST(COALESCE(next_check_at, 0) AS TEXT) FROM files ORDER BY id";
@@ -60,7 +60,7 @@ async fn state(env: &TestEnv) -> Vec<String> {
     all
 }
 
-async fn a_file_without_a_job_is_begun_anew_where_it_stopped(database: Database) {
+async fn a_file_without_a_job_resumes_at_its_stage(database: Database) {
     let env = TestEnv::with_stages(database, "extract,chunk", &[OUTSIDE]);
     let server = env.start().await;
     let me = server.me();
@@ -70,7 +70,7 @@ async fn a_file_without_a_job_is_begun_anew_where_it_stopped(database: Database)
     without_job(&env, &me, "fine").await;
 
     env.advance(THRESHOLD_MS - 1);
-    assert_eq!(swept(&server).await, Outcome::default(), "not stuck yet");
+    assert_eq!(swept(&server).await, Outcome::default(), "the file is not stuck yet");
     env.advance(1);
     let expected = Outcome {
         total_stuck: 2,
@@ -83,7 +83,7 @@ async fn a_file_without_a_job_is_begun_anew_where_it_stopped(database: Database)
     assert_eq!(swept(&server).await, expected);
     oracle::no_file_is_stuck(&server).await;
     assert_eq!(me.file(&file).await["retryCount"], 1);
-    // What was extracted is kept.
+    // The output of the extract stage is kept.
     let chunk = lease(&server, "chunk").await.expect("a job");
     assert_eq!((&chunk["fileId"], &chunk["attempt"]), (&json!(file), &json!(1)));
     assert_eq!(chunk["input"], json!({ "text": "cargo" }));
@@ -97,8 +97,7 @@ async fn a_file_without_a_job_is_begun_anew_where_it_stopped(database: Database)
     assert_eq!(swept(&server).await, Outcome::default());
 }
 
-/// The second time there is nothing to do, and a dry run never does anything.
-async fn a_second_run_and_a_dry_run_do_nothing(database: Database) {
+async fn a_second_run_and_a_dry_run_change_nothing(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[("MAX_STUCK_RETRIES", "1")]);
     let server = env.start().await;
     let me = server.me();
@@ -110,23 +109,24 @@ async fn a_second_run_and_a_dry_run_do_nothing(database: Database) {
     env.advance(THRESHOLD_MS);
 
     let before = state(&env).await;
-    let foreseen = run(&server.app.core, &SweepLease::dry_run(&server.app.core)).await.expect("it runs");
-    assert_eq!(state(&env).await, before, "nothing has changed");
+    let reported =
+        run(&server.app.core, &SweepLease::dry_run(&server.app.core)).await.expect("the sweep runs");
+    assert_eq!(state(&env).await, before, "no row has changed");
     let done = swept(&server).await;
-    assert_eq!(foreseen, done);
+    assert_eq!(reported, done);
     assert_eq!((done.total_stuck, done.re_enqueued, done.permanently_failed, done.waiting), (4, 2, 1, 1));
 
     let before = state(&env).await;
     let again = swept(&server).await;
     assert_eq!((again.total_stuck, again.waiting, again.re_enqueued), (1, 1, 0));
-    assert_eq!(state(&env).await, before, "nothing has changed");
+    assert_eq!(state(&env).await, before, "no row has changed");
     server.settle().await;
     assert_eq!(swept(&server).await, Outcome::default());
     oracle::catalog_is_sound(&server).await;
 }
 
-/// I8: the worker that was given up for dead comes back, and nothing it says counts.
-async fn a_worker_that_comes_back_late_changes_nothing(database: Database) {
+/// I8: a worker whose lease was lost comes back, and its calls are refused.
+async fn a_late_worker_changes_nothing(database: Database) {
     let env = TestEnv::with_stages(database, "extract", &[OUTSIDE]);
     let server = env.start().await;
     let me = server.me();
@@ -142,18 +142,18 @@ async fn a_worker_that_comes_back_late_changes_nothing(database: Database) {
         assert_eq!((answer.status.as_u16(), answer.code()), (409, "lease_lost"), "{moment}");
         assert_eq!(state(&env).await, before, "{moment}");
     };
-    stale("before another took it").await;
+    stale("before another worker leases the job").await;
     env.advance(60_000);
     let new = lease(&server, "extract").await.expect("a job");
     assert_ne!(new["jobId"], old["jobId"]);
-    stale("while another works on it").await;
+    stale("while another worker has the lease").await;
     complete(&server, &new, json!({ "text": "cargo" })).await.expect(200);
-    stale("after another ended it").await;
+    stale("after another worker completed the job").await;
     assert_eq!(me.file(&file).await["status"], "ready");
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn retries_are_used_up_and_everybody_hears_of_it(database: Database) {
+async fn a_file_without_recoveries_left_fails_with_a_notification(database: Database) {
     let slack = Receiver::start().await;
     let settings = [
         ("MAX_STUCK_RETRIES", "2"),
@@ -171,19 +171,19 @@ async fn retries_are_used_up_and_everybody_hears_of_it(database: Database) {
         assert_eq!((&now["status"], &now["retryCount"]), (&json!("queued"), &json!(retry)));
         env.execute("DELETE FROM jobs").await;
     }
-    assert_eq!(what_was_told(&me, "file-failed").await, Vec::<Value>::new());
+    assert_eq!(notifications_of_kind(&me, "file-failed").await, Vec::<Value>::new());
     env.advance(THRESHOLD_MS);
     let outcome = swept(&server).await;
     assert_eq!((outcome.total_stuck, outcome.re_enqueued, outcome.permanently_failed), (1, 0, 1));
     let why = "scan did not finish after 2 recoveries";
     let failed = me.file(&file).await;
     assert_eq!((&failed["status"], &failed["error"]), (&json!("failed"), &json!(why)));
-    let told = what_was_told(&me, "file-failed").await;
-    assert_eq!((told.len(), &told[0]["data"]), (1, &json!({ "reason": why, "stage": "scan" })));
-    let letters = me.get("/api/v2/dlq").await.expect(200);
-    assert_eq!(letters["jobs"][0]["fileId"], file.as_str());
-    assert_eq!(letters["jobs"][0]["reason"], "no recoveries left");
-    assert_eq!(letters["jobs"][0]["lastError"], "its job was missing");
+    let failures = notifications_of_kind(&me, "file-failed").await;
+    assert_eq!((failures.len(), &failures[0]["data"]), (1, &json!({ "reason": why, "stage": "scan" })));
+    let dead_letters = me.get("/api/v2/dlq").await.expect(200);
+    assert_eq!(dead_letters["jobs"][0]["fileId"], file.as_str());
+    assert_eq!(dead_letters["jobs"][0]["reason"], "no recoveries left");
+    assert_eq!(dead_letters["jobs"][0]["lastError"], "its job was missing");
     server.settle().await;
     let texts: Vec<Value> = slack.got().iter().map(|got| got.body["text"].clone()).collect();
     assert_eq!(
@@ -192,14 +192,14 @@ async fn retries_are_used_up_and_everybody_hears_of_it(database: Database) {
     );
     assert_eq!(swept(&server).await, Outcome::default());
 
-    // Once the cause is mended, a person sends it through.
-    let job = letters["jobs"][0]["jobId"].as_str().expect("an id");
+    // When the cause is repaired, a redrive completes the file.
+    let job = dead_letters["jobs"][0]["jobId"].as_str().expect("an id");
     me.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect(200);
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn without_retries_a_stuck_file_fails_at_once(database: Database) {
+async fn without_retries_a_stuck_file_fails_immediately(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[("MAX_STUCK_RETRIES", "0")]);
     let server = env.start().await;
     let me = server.me();
@@ -210,8 +210,8 @@ async fn without_retries_a_stuck_file_fails_at_once(database: Database) {
     oracle::catalog_is_sound(&server).await;
 }
 
-/// A backlog spends nothing, however long it lasts.
-async fn a_backlog_fails_nobody(database: Database) {
+/// A long queue uses up no retries.
+async fn waiting_files_do_not_fail(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[OUTSIDE, ("MAX_STUCK_RETRIES", "0")]);
     let server = env.start().await;
     let me = server.me();
@@ -222,7 +222,7 @@ async fn a_backlog_fails_nobody(database: Database) {
     let before = state(&env).await;
     for days in 1..=3 {
         env.advance(86_400_000);
-        // A worker that keeps its lease is at it.
+        // One worker keeps its lease.
         env.execute(
             "UPDATE jobs SET lease_until = 9000000000000, deadline_at = 9000000000000 WHERE state = 'leased'",
         )
@@ -233,7 +233,7 @@ async fn a_backlog_fails_nobody(database: Database) {
         let expected =
             Outcome { total_stuck: 30, waiting: 30, average_stuck_duration, by_status, ..Outcome::default() };
         assert_eq!(outcome, expected);
-        assert_eq!(state(&env).await, before, "nothing was written");
+        assert_eq!(state(&env).await, before, "the sweep changed nothing");
     }
     let listed = me.get("/api/v2/uploads/stuck?limit=1000").await.expect(200);
     assert_eq!((&listed["total"], listed["files"].as_array().map(Vec::len)), (&json!(30), Some(30)));
@@ -243,40 +243,40 @@ async fn a_backlog_fails_nobody(database: Database) {
     );
     let all = me.post("/api/v2/uploads/stuck/retry-all", json!({})).await.expect(200);
     assert_eq!((&all["retriedCount"], &all["skippedCount"]), (&json!(0), &json!(30)));
-    assert_eq!(state(&env).await, before, "nor by a person");
+    assert_eq!(state(&env).await, before, "the manual retry changed nothing");
 }
 
-/// I17: some cannot be written at all, some cannot even be read; all others are done, and these when they can be.
-async fn items_that_fail_every_time_hold_up_nobody(database: Database) {
+/// I17: one file cannot be written and two cannot be read. The others are requeued at once, and these after their
+/// repair.
+async fn files_that_fail_every_time_do_not_block_the_others(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[]);
     let server = env.start().await;
     let me = server.me();
     for n in 0..40 {
         without_job(&env, &me, &format!("lost {n}")).await;
     }
-    // Its next line of history is there already.
+    // The next line of its history exists already, so the file cannot be changed.
     let refused = "INSERT INTO file_history (file_id, version, at, from_status, to_status, reason, actor) \
-                   SELECT id, version + 1, 0, 'queued', 'queued', 'by hand', 'nobody' FROM files WHERE file_name = 'lost 7'";
+                   SELECT id, version + 1, 0, 'queued', 'queued', 'test', 'conflicting row' FROM files WHERE file_name = 'lost 7'";
     env.execute(refused).await;
-    env.execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name IN ('lost 0', 'lost 39')")
-        .await;
+    env.execute("UPDATE files SET stage = 'an unknown stage' WHERE file_name IN ('lost 0', 'lost 39')").await;
     env.advance(THRESHOLD_MS);
     for (total_stuck, re_enqueued) in [(40, 37), (3, 0), (3, 0)] {
         let outcome = swept(&server).await;
         let found = (outcome.total_stuck, outcome.re_enqueued, outcome.errors);
         assert_eq!(found, (total_stuck, re_enqueued, 3));
     }
-    wharfinger::pipeline::run::run_due(&server.app.pipeline).await.expect("worked on");
+    wharfinger::pipeline::run::run_due(&server.app.pipeline).await.expect("the jobs run");
     let ready = "SELECT COUNT(*) FROM files WHERE pipeline_status = 'ready' AND retry_count = 1";
     assert_eq!(env.scalar(ready).await, 37);
-    env.execute("DELETE FROM file_history WHERE actor = 'nobody'").await;
-    env.execute("UPDATE files SET stage = 'scan' WHERE stage = 'a stage that is none'").await;
+    env.execute("DELETE FROM file_history WHERE actor = 'conflicting row'").await;
+    env.execute("UPDATE files SET stage = 'scan' WHERE stage = 'an unknown stage'").await;
     assert_eq!(swept(&server).await.re_enqueued, 3);
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Each is begun anew once: of two whose turn it is only one has it, and beside each other they share the work.
+/// Two concurrent sweeps without a lease requeue each file once.
 async fn two_sweepers_handle_each_file_once(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[]);
     let (one, other) = (env.start().await, env.start().await);
@@ -296,35 +296,35 @@ async fn two_sweepers_handle_each_file_once(database: Database) {
 async fn claim(server: &TestApp) -> Fence {
     let claim = SweepClaim {
         name: NAME,
-        owner: "one that dies".into(),
+        owner: "a crashed process".into(),
         now: server.app.core.clock.now(),
         lease_ms: LEASE_MS,
         only_if_due: true,
     };
-    match server.app.core.catalog.claim_sweep(claim).await.expect("asked") {
+    match server.app.core.catalog.claim_sweep(claim).await.expect("an answer") {
         SweepClaimOutcome::Leased(fence) => fence,
         other => panic!("{other:?}"),
     }
 }
 
 /// I13.
-async fn a_sweep_that_lost_its_turn_changes_nothing(database: Database) {
+async fn a_sweep_that_lost_its_lease_changes_nothing(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[]);
-    let (zombie, heir) = (env.start().await, env.start().await);
-    without_job(&env, &heir.me(), "lost").await;
-    let lease = SweepLease::with_fence(&zombie.app.core, claim(&zombie).await);
+    let (old, new) = (env.start().await, env.start().await);
+    without_job(&env, &new.me(), "lost").await;
+    let old_lease = SweepLease::with_fence(&old.app.core, claim(&old).await);
     env.advance(THRESHOLD_MS);
-    let heirs = SweepLease::with_fence(&heir.app.core, claim(&heir).await);
+    let new_lease = SweepLease::with_fence(&new.app.core, claim(&new).await);
     let before = state(&env).await;
-    assert_eq!(run(&zombie.app.core, &lease).await, Err(VerbError::TakenOver));
+    assert_eq!(run(&old.app.core, &old_lease).await, Err(VerbError::TakenOver));
     assert_eq!(state(&env).await, before);
-    assert_eq!(run(&heir.app.core, &heirs).await.map(|outcome| outcome.re_enqueued), Ok(1));
-    heir.settle().await;
-    oracle::all_is_healed(&env, &heir).await;
+    assert_eq!(run(&new.app.core, &new_lease).await.map(|outcome| outcome.re_enqueued), Ok(1));
+    new.settle().await;
+    oracle::all_is_healed(&env, &new).await;
 }
 
-/// Told to stop, it begins no other batch; whoever goes on finds the rest.
-async fn a_sweep_that_is_stopped_begins_nothing_more(database: Database) {
+/// A stopped sweep starts no other page. The next run finds the remaining files.
+async fn a_stopped_sweep_starts_nothing_new(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[]);
     let server = env.start().await;
     without_job(&env, &server.me(), "lost").await;
@@ -336,8 +336,8 @@ async fn a_sweep_that_is_stopped_begins_nothing_more(database: Database) {
     assert_eq!(swept(&server).await.re_enqueued, 1);
 }
 
-/// Three workers in a row were lost, and only the sweep noticed.
-async fn a_file_that_lost_its_workers_fails_by_the_sweep_too(database: Database) {
+/// Three workers in a row lost their leases, and only the sweep noticed.
+async fn the_sweep_fails_a_file_that_lost_three_workers(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[OUTSIDE, ("MAX_STUCK_RETRIES", "100")]);
     let server = env.start().await;
     let me = server.me();
@@ -356,15 +356,15 @@ async fn a_file_that_lost_its_workers_fails_by_the_sweep_too(database: Database)
 }
 
 on_each_database! {
-    a_file_without_a_job_is_begun_anew_where_it_stopped,
-    a_second_run_and_a_dry_run_do_nothing,
-    a_worker_that_comes_back_late_changes_nothing,
-    retries_are_used_up_and_everybody_hears_of_it,
-    without_retries_a_stuck_file_fails_at_once,
-    a_backlog_fails_nobody,
-    items_that_fail_every_time_hold_up_nobody,
+    a_file_without_a_job_resumes_at_its_stage,
+    a_second_run_and_a_dry_run_change_nothing,
+    a_late_worker_changes_nothing,
+    a_file_without_recoveries_left_fails_with_a_notification,
+    without_retries_a_stuck_file_fails_immediately,
+    waiting_files_do_not_fail,
+    files_that_fail_every_time_do_not_block_the_others,
     two_sweepers_handle_each_file_once,
-    a_sweep_that_lost_its_turn_changes_nothing,
-    a_sweep_that_is_stopped_begins_nothing_more,
-    a_file_that_lost_its_workers_fails_by_the_sweep_too,
+    a_sweep_that_lost_its_lease_changes_nothing,
+    a_stopped_sweep_starts_nothing_new,
+    the_sweep_fails_a_file_that_lost_three_workers,
 }

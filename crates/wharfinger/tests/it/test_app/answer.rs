@@ -1,9 +1,9 @@
-//! What a server answered.
+//! An HTTP answer of the server.
 
 use reqwest::{Response, StatusCode};
 use serde_json::Value;
 
-/// An answer that was read to its end.
+/// An answer with its whole body.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -28,7 +28,7 @@ impl Answer {
         self.body
     }
 
-    /// A problem document, complete, with this status and code.
+    /// Expects a complete problem document with this status and code.
     #[track_caller]
     pub fn expect_problem(self, status: u16, code: &str) -> Value {
         assert_eq!((self.status.as_u16(), self.code()), (status, code), "{}", self.body);

@@ -1,4 +1,4 @@
-//! Deletes that the store refuses: tried again, shown to those who keep the place, and never forgotten.
+//! Deletes that the store refuses are retried, shown to operators, and never lost.
 
 use std::path::Path;
 
@@ -15,14 +15,14 @@ const TRIGGER: &str = "/api/v1/maintenance/cleanup/trigger";
 const STATUS: &str = "/api/v1/maintenance/cleanup/status";
 const PENDING: &str = "/api/v1/maintenance/cleanup/pending";
 
-/// A folder with something in it is refused by whoever is asked to remove a file.
-fn jam(object: &Path) {
+/// Replaces the object by a folder with a file, which cannot be removed like a file.
+fn block_delete(object: &Path) {
     std::fs::remove_file(object).expect("the object was there");
     std::fs::create_dir(object).expect("a folder in its place");
     std::fs::write(object.join("in the way"), b"x").expect("a file in the folder");
 }
 
-fn repair(object: &Path) {
+fn unblock_delete(object: &Path) {
     std::fs::remove_dir_all(object).expect("the folder was there");
 }
 
@@ -43,16 +43,16 @@ async fn attempts(owner: &Client<'_>) -> Vec<u64> {
     pending(owner).await.iter().map(|cleanup| cleanup["attempts"].as_u64().expect("a number")).collect()
 }
 
-async fn a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out(database: Database) {
+async fn a_failed_delete_is_shown_and_retried_until_it_succeeds(database: Database) {
     let env = TestEnv::with(database, &[("CLEANUP_MAX_ATTEMPTS", "3")]);
     let server = env.start().await;
     let me = server.me();
     let operator = server.operator();
     let file = me.upload("a", b"abc").await;
     let object = object_of(&env, &file);
-    jam(&object);
+    block_delete(&object);
     me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
-    assert_eq!(me.used().await, 0, "the owner does not pay for what we cannot delete");
+    assert_eq!(me.used().await, 0, "a failed delete is not charged to the owner");
     let status = operator.get(STATUS).await.expect(200);
     assert_eq!(status, json!({ "pending": 1, "exhausted": 0, "oldestAge": 0, "lastRun": null }));
 
@@ -64,16 +64,16 @@ async fn a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out(databa
     assert!(error.as_str().is_some_and(|text| !text.is_empty()), "{error}");
     let id = shown["id"].take();
     assert!(id.is_string());
-    let born = "2025-06-15T15:06:40.000Z";
+    let created = "2025-06-15T15:06:40.000Z";
     assert_eq!(
         shown,
         json!({
             "id": null, "filePath": format!("uploads/t/u/{file}"), "reason": "deleted", "attempts": 1,
-            "maxAttempts": 3, "lastError": null, "createdAt": born, "lastAttemptAt": born, "documentId": file,
+            "maxAttempts": 3, "lastError": null, "createdAt": created, "lastAttemptAt": created, "documentId": file,
         })
     );
     server.settle().await;
-    assert_eq!(attempts(&operator).await, [1], "not before its pause is over");
+    assert_eq!(attempts(&operator).await, [1], "not before the retry delay is over");
     env.advance(30_000);
     server.settle().await;
     assert_eq!(attempts(&operator).await, [2]);
@@ -85,22 +85,22 @@ async fn a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out(databa
 
     env.advance(HOUR_MS);
     server.settle().await;
-    assert_eq!(attempts(&operator).await, [3], "what is exhausted waits for a day");
+    assert_eq!(attempts(&operator).await, [3], "an exhausted cleanup is retried once a day");
     let status = operator.get(STATUS).await.expect(200);
     assert_eq!(status["oldestAge"], 90_000 + HOUR_MS);
     assert_eq!(status["lastRun"], "2025-06-15T16:08:10.000Z");
     let outcome = operator.post(TRIGGER, json!({})).await.expect(200);
     assert_eq!(outcome, json!({ "attempted": 1, "done": 0, "failed": 1, "exhausted": 1 }));
-    assert_eq!(attempts(&operator).await, [4], "by hand it is tried at once");
+    assert_eq!(attempts(&operator).await, [4], "a manual run retries at once");
     env.advance(DAY_MS);
     server.settle().await;
-    assert_eq!(attempts(&operator).await, [5], "and once a day for ever");
-    // Its tombstone outlives its time: it says what the bytes belonged to.
+    assert_eq!(attempts(&operator).await, [5], "the daily retry does not end");
+    // The tombstone is kept beyond its retention, because it shows which file the bytes belong to.
     env.advance(40 * DAY_MS);
     server.settle().await;
     assert_eq!(env.scalar("SELECT COUNT(*) FROM files").await, 1);
 
-    repair(&object);
+    unblock_delete(&object);
     let outcome = operator.post(TRIGGER, json!({})).await.expect(200);
     assert_eq!(outcome, json!({ "attempted": 1, "done": 1, "failed": 0, "exhausted": 0 }));
     assert_eq!((pending(&operator).await, counts(&operator).await), (vec![], (0, 0)));
@@ -111,7 +111,7 @@ async fn a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out(databa
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn admins_keep_their_tenant_and_operators_all(database: Database) {
+async fn admins_manage_the_cleanups_of_their_tenant(database: Database) {
     let env = TestEnv::with(database, &[("CLEANUP_MAX_ATTEMPTS", "1")]);
     let server = env.start().await;
     let mut objects = Vec::new();
@@ -119,7 +119,7 @@ async fn admins_keep_their_tenant_and_operators_all(database: Database) {
         let user = server.as_user(tenant, "u", Role::User);
         let file = user.upload("a", b"abc").await;
         let object = env.blob_dir().join("uploads").join(tenant).join("u").join(&file);
-        jam(&object);
+        block_delete(&object);
         objects.push(object);
         user.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     }
@@ -140,7 +140,7 @@ async fn admins_keep_their_tenant_and_operators_all(database: Database) {
     assert!(second["nextCursor"].is_null());
 
     for object in &objects {
-        repair(object);
+        unblock_delete(object);
     }
     let outcome = mine.post(TRIGGER, json!({})).await.expect(200);
     assert_eq!(outcome, json!({ "attempted": 1, "done": 1, "failed": 0, "exhausted": 0 }));
@@ -151,12 +151,12 @@ async fn admins_keep_their_tenant_and_operators_all(database: Database) {
         outsider.get(PENDING).await.expect_problem(403, code);
         outsider.post(TRIGGER, json!({})).await.expect_problem(403, code);
     }
-    assert_eq!(counts(&theirs).await, (0, 1), "nobody else's trigger has touched it");
+    assert_eq!(counts(&theirs).await, (0, 1), "no other caller has run this cleanup");
     operator.post(TRIGGER, json!({})).await.expect(200);
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn one_that_is_refused_does_not_stop_the_others(database: Database) {
+async fn a_failed_delete_does_not_stop_the_others(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -164,7 +164,7 @@ async fn one_that_is_refused_does_not_stop_the_others(database: Database) {
     for n in 0..9 {
         files.push(me.upload(&format!("f{n}"), b"abc").await);
     }
-    jam(&object_of(&env, &files[4]));
+    block_delete(&object_of(&env, &files[4]));
     for file in &files {
         me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     }
@@ -173,14 +173,15 @@ async fn one_that_is_refused_does_not_stop_the_others(database: Database) {
     assert_eq!(left.len(), 1);
     assert_eq!(left[0]["documentId"], files[4].as_str());
     assert_eq!(oracle::files_below(&env.blob_dir()).len(), 1);
-    repair(&object_of(&env, &files[4]));
+    unblock_delete(&object_of(&env, &files[4]));
     env.advance(HOUR_MS);
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// A catalog that changed its store has orders for the old one: the new one would say that all is done.
-async fn orders_for_another_kind_of_store_are_kept(database: Database) {
+/// After a change of the store, old cleanups belong to the old store. The new store would report each object as
+/// deleted.
+async fn cleanups_of_another_store_type_are_kept(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let file = server.me().upload("cargo", b"bytes").await;
@@ -195,17 +196,17 @@ async fn orders_for_another_kind_of_store_are_kept(database: Database) {
 }
 
 on_each_database!(
-    orders_for_another_kind_of_store_are_kept,
-    a_refused_delete_is_tried_again_shown_and_in_the_end_carried_out,
-    admins_keep_their_tenant_and_operators_all,
-    one_that_is_refused_does_not_stop_the_others,
-    a_row_that_cannot_be_read_does_not_hold_up_the_others,
-    a_store_that_is_down_for_days_spends_nobodys_attempts,
-    an_admin_triggers_the_deletes_of_its_own_tenant,
+    cleanups_of_another_store_type_are_kept,
+    a_failed_delete_is_shown_and_retried_until_it_succeeds,
+    admins_manage_the_cleanups_of_their_tenant,
+    a_failed_delete_does_not_stop_the_others,
+    an_unreadable_row_does_not_block_the_others,
+    an_unavailable_store_uses_up_no_attempts,
+    an_admin_triggers_the_cleanups_of_its_tenant,
 );
 
-/// I17: a row that nobody can read is shown, and the others are carried out.
-async fn a_row_that_cannot_be_read_does_not_hold_up_the_others(database: Database) {
+/// I17: an unreadable cleanup is listed, and the others are run.
+async fn an_unreadable_row_does_not_block_the_others(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     env
@@ -224,7 +225,7 @@ async fn a_row_that_cannot_be_read_does_not_hold_up_the_others(database: Databas
     assert!(pending(&server.operator()).await[0]["lastError"].is_string());
 }
 
-async fn an_admin_triggers_the_deletes_of_its_own_tenant(database: Database) {
+async fn an_admin_triggers_the_cleanups_of_its_tenant(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     for tenant in ["t", "other"] {
@@ -239,11 +240,11 @@ async fn an_admin_triggers_the_deletes_of_its_own_tenant(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_store_that_is_down_for_days_spends_nobodys_attempts(database: Database) {
+async fn an_unavailable_store_uses_up_no_attempts(database: Database) {
     let env = TestEnv::with(database, &[("CLEANUP_MAX_ATTEMPTS", "3")]);
     let server = env.start().await;
     let file = server.me().upload("a", b"abc").await;
-    let disk = env.take_the_disk_away();
+    let disk = env.unmount_disk();
     server.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
     for _ in 0..50 {
         let _ = wharfinger::worker::run_all_due(&server.app).await;
@@ -251,7 +252,7 @@ async fn a_store_that_is_down_for_days_spends_nobodys_attempts(database: Databas
     }
     assert_eq!(counts(&server.operator()).await, (1, 0));
     assert_eq!(attempts(&server.operator()).await, [0]);
-    disk.come_back();
+    disk.remount();
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }

@@ -1,4 +1,4 @@
-//! Confirming: only an object that is there and right makes its file real, and only once.
+//! Confirm: succeeds only if the object exists and has the right size and checksum, and changes the file only once.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::{GRACE_MS, WINDOW_MS, id, object_of, plant, sha256};
 use crate::oracle;
 use crate::test_app::{Database, TestEnv, on_each_database};
 
-async fn without_its_object_a_file_stays_registered(database: Database) {
+async fn a_file_without_its_object_stays_registered(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -19,7 +19,7 @@ async fn without_its_object_a_file_stays_registered(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn an_object_of_another_size_is_left_to_the_cleaner(database: Database) {
+async fn an_object_of_the_wrong_size_is_not_confirmed(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -36,7 +36,7 @@ async fn an_object_of_another_size_is_left_to_the_cleaner(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_checksum_declared_at_init_binds_the_upload(database: Database) {
+async fn a_checksum_declared_at_init_is_enforced(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -71,14 +71,14 @@ async fn a_checksum_given_at_confirm_is_checked_against_the_bytes(database: Data
 
     me.post(&confirm, json!({ "checksumSha256": sha256(b"abc") })).await.expect(200);
     assert_eq!(me.get(&path).await.expect(200)["checksumSha256"], sha256(b"abc"));
-    // Repeated, it answers what is so now, whatever it is given.
+    // A repeated confirm returns the present state and ignores its body.
     assert_eq!(me.post(&confirm, wrong).await.expect(200)["status"], "ready");
     assert_eq!(me.get(&path).await.expect(200)["checksumSha256"], sha256(b"abc"));
     oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test]
-async fn a_checksum_that_is_none_is_named() {
+async fn an_invalid_checksum_is_refused() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
@@ -94,11 +94,11 @@ async fn a_checksum_that_is_none_is_named() {
     let problem = me.post(&confirm, json!({ "checksum": "x" })).await.expect_problem(400, "invalid_request");
     assert_eq!(problem["errors"][0]["field"], "checksum");
     me.post(&confirm, json!([null])).await.expect_problem(400, "invalid_request");
-    // No body at all is no checksum.
+    // A request without a body has no checksum.
     me.send(me.request(reqwest::Method::POST, &confirm)).await.expect(200);
 }
 
-async fn what_has_ended_cannot_be_confirmed(database: Database) {
+async fn an_ended_file_cannot_be_confirmed(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -113,16 +113,16 @@ async fn what_has_ended_cannot_be_confirmed(database: Database) {
     me.delete(&format!("/api/v2/files/{}", id(&deleted))).await.expect(204);
     me.confirm(&id(&deleted)).await.expect_problem(404, "not_found");
     server.settle().await;
-    for never in
+    for unknown in
         ["018f4e6e-7f3a-7000-8000-000000000001", "x", "..", "%00", "018f4e6e7f3a70008000000000000001"]
     {
-        me.confirm(never).await.expect_problem(404, "not_found");
+        me.confirm(unknown).await.expect_problem(404, "not_found");
     }
     assert_eq!(me.used().await, 0);
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn of_many_confirms_at_once_one_counts(database: Database) {
+async fn concurrent_confirms_change_the_file_once(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -140,10 +140,10 @@ async fn of_many_confirms_at_once_one_counts(database: Database) {
 }
 
 on_each_database!(
-    without_its_object_a_file_stays_registered,
-    an_object_of_another_size_is_left_to_the_cleaner,
-    a_checksum_declared_at_init_binds_the_upload,
+    a_file_without_its_object_stays_registered,
+    an_object_of_the_wrong_size_is_not_confirmed,
+    a_checksum_declared_at_init_is_enforced,
     a_checksum_given_at_confirm_is_checked_against_the_bytes,
-    what_has_ended_cannot_be_confirmed,
-    of_many_confirms_at_once_one_counts,
+    an_ended_file_cannot_be_confirmed,
+    concurrent_confirms_change_the_file_once,
 );

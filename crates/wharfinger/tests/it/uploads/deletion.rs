@@ -1,4 +1,4 @@
-//! Deleting: the row dies at once, the bytes follow, and nobody gets storage for nothing on the way.
+//! Deletion: the row ends at once, and the bytes are deleted later. An upload to a deleted file is refused.
 
 use super::{GRACE_MS, WINDOW_MS, id, object_of};
 use crate::oracle;
@@ -6,7 +6,7 @@ use crate::test_app::{Database, TestEnv, on_each_database};
 
 const DAY_MS: i64 = 86_400_000;
 
-async fn a_url_that_outlives_its_file_brings_nothing_back(database: Database) {
+async fn the_upload_url_of_a_deleted_file_is_refused(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -20,12 +20,16 @@ async fn a_url_that_outlives_its_file_brings_nothing_back(database: Database) {
     assert_eq!(me.used().await, 0);
     env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
-    let told = me.get("/api/v2/notifications").await.expect(200);
-    assert_eq!(told["notifications"], serde_json::json!([]), "its owner knows");
+    let list = me.get("/api/v2/notifications").await.expect(200);
+    assert_eq!(
+        list["notifications"],
+        serde_json::json!([]),
+        "the owner deleted the file, so no notification is sent"
+    );
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn an_uploaded_file_that_was_never_confirmed_can_be_deleted(database: Database) {
+async fn an_unconfirmed_upload_can_be_deleted(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -38,7 +42,7 @@ async fn an_uploaded_file_that_was_never_confirmed_can_be_deleted(database: Data
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn of_many_deletes_at_once_one_counts(database: Database) {
+async fn only_one_of_many_concurrent_deletes_succeeds(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -51,13 +55,13 @@ async fn of_many_deletes_at_once_one_counts(database: Database) {
     for answer in answers.into_iter().filter(|answer| answer.status != 204) {
         answer.expect_problem(404, "not_found");
     }
-    assert_eq!(me.used().await, 5, "refunded once, and not at another's cost");
+    assert_eq!(me.used().await, 5, "the quota is refunded once, and the other file still counts");
     server.settle().await;
     assert!(object_of(&env, &other).exists());
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_confirm_and_a_delete_that_race_end_in_one_of_two_ways(database: Database) {
+async fn a_concurrent_delete_wins_over_a_confirm(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -79,7 +83,7 @@ async fn a_confirm_and_a_delete_that_race_end_in_one_of_two_ways(database: Datab
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_tombstone_is_kept_for_its_time_and_then_forgotten(database: Database) {
+async fn a_tombstone_is_removed_after_its_retention(database: Database) {
     let env = TestEnv::with(database, &[("TOMBSTONE_RETENTION_DAYS", "2")]);
     let server = env.start().await;
     let me = server.me();
@@ -98,7 +102,7 @@ async fn a_tombstone_is_kept_for_its_time_and_then_forgotten(database: Database)
     assert_eq!(env.scalar(tombstones).await, 2);
     env.advance(1);
     server.settle().await;
-    assert_eq!(env.scalar(tombstones).await, 1, "the deleted one, two days after its end");
+    assert_eq!(env.scalar(tombstones).await, 1, "only the older tombstone is removed, after two days");
     let path = format!("/api/v2/files/{}", id(&reclaimed));
     me.get(&path).await.expect_problem(410, "gone");
     env.advance(WINDOW_MS + GRACE_MS);
@@ -119,9 +123,9 @@ async fn a_tombstone_is_kept_for_its_time_and_then_forgotten(database: Database)
 }
 
 on_each_database!(
-    a_url_that_outlives_its_file_brings_nothing_back,
-    an_uploaded_file_that_was_never_confirmed_can_be_deleted,
-    of_many_deletes_at_once_one_counts,
-    a_confirm_and_a_delete_that_race_end_in_one_of_two_ways,
-    a_tombstone_is_kept_for_its_time_and_then_forgotten,
+    the_upload_url_of_a_deleted_file_is_refused,
+    an_unconfirmed_upload_can_be_deleted,
+    only_one_of_many_concurrent_deletes_succeeds,
+    a_concurrent_delete_wins_over_a_confirm,
+    a_tombstone_is_removed_after_its_retention,
 );

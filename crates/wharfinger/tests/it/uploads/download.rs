@@ -1,4 +1,4 @@
-//! Downloads: the very bytes that were confirmed, as data and never as a page, or nothing.
+//! Downloads return exactly the confirmed bytes, as an attachment, or an error.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,7 +25,7 @@ async fn fetch(server: &TestApp, method: Method, url: &str, headers: &[(&str, &s
     request.send().await.expect("an answer")
 }
 
-async fn the_bytes_come_as_an_attachment_that_no_browser_runs(database: Database) {
+async fn a_download_is_an_attachment_that_browsers_do_not_run(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -59,7 +59,7 @@ async fn the_bytes_come_as_an_attachment_that_no_browser_runs(database: Database
 }
 
 #[tokio::test]
-async fn a_range_is_a_part_of_the_bytes() {
+async fn a_range_request_returns_part_of_the_bytes() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
@@ -88,7 +88,7 @@ async fn a_range_is_a_part_of_the_bytes() {
     assert_eq!(part.status(), 206);
 }
 
-async fn a_download_url_dies_by_time_and_with_its_file(database: Database) {
+async fn a_download_url_ends_with_its_time_or_its_file(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -102,7 +102,7 @@ async fn a_download_url_dies_by_time_and_with_its_file(database: Database) {
 
     let url = location(&me, &file).await;
     me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
-    // Its bytes are still on disk: the row decides.
+    // The bytes are still on disk, but the row is decisive.
     assert!(object_of(&env, &file).exists());
     let answer = fetch(&server, Method::GET, &url, &[]).await;
     Answer::read(answer).await.expect_problem(410, "gone");
@@ -110,20 +110,20 @@ async fn a_download_url_dies_by_time_and_with_its_file(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn an_object_that_was_changed_is_quarantined_and_not_served(database: Database) {
+async fn a_changed_object_is_quarantined_and_not_served(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
     let file = me.upload("a", b"abc").await;
     let url = location(&me, &file).await;
-    // The same length, at another time.
+    // The same length with another modification time.
     std::fs::write(object_of(&env, &file), b"xyz").expect("the object");
     let object = std::fs::File::options().write(true).open(object_of(&env, &file)).expect("the object");
     object.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).expect("a time");
 
     for method in [Method::GET, Method::HEAD] {
         let answer = fetch(&server, method, &url, &[]).await;
-        assert_eq!(answer.status(), 410, "a URL of before is for the bytes of before");
+        assert_eq!(answer.status(), 410, "the URL is valid only for the confirmed bytes");
         assert_ne!(answer.text().await.expect("text"), "xyz");
     }
     let path = format!("/api/v2/files/{file}");
@@ -136,12 +136,15 @@ async fn an_object_that_was_changed_is_quarantined_and_not_served(database: Data
     assert_eq!(read["error"], "object changed after it was confirmed");
     let events = me.get(&format!("{path}/history")).await.expect(200);
     assert_eq!(events["events"][3]["to"], "quarantined");
-    let told = me.get("/api/v2/notifications").await.expect(200);
-    let told = told["notifications"].as_array().expect("a list");
-    let of_kind = |kind: &str| told.iter().filter(|notice| notice["kind"] == kind).collect::<Vec<_>>();
-    assert_eq!((told.len(), of_kind("file-ready").len(), of_kind("file-quarantined").len()), (2, 1, 1));
+    let list = me.get("/api/v2/notifications").await.expect(200);
+    let notifications = list["notifications"].as_array().expect("a list");
+    let of_kind = |kind: &str| notifications.iter().filter(|one| one["kind"] == kind).collect::<Vec<_>>();
+    assert_eq!(
+        (notifications.len(), of_kind("file-ready").len(), of_kind("file-quarantined").len()),
+        (2, 1, 1)
+    );
     assert_eq!(of_kind("file-quarantined")[0]["fileId"], file.as_str());
-    assert_eq!(me.used().await, 3, "what is kept is charged");
+    assert_eq!(me.used().await, 3, "a quarantined file still counts against the quota");
     oracle::catalog_is_sound(&server).await;
 
     me.delete(&path).await.expect(204);
@@ -149,7 +152,7 @@ async fn an_object_that_was_changed_is_quarantined_and_not_served(database: Data
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn an_object_that_was_removed_is_reported_missing(database: Database) {
+async fn a_removed_object_is_reported_missing(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -160,15 +163,15 @@ async fn an_object_that_was_removed_is_reported_missing(database: Database) {
     me.get(&format!("{path}/download")).await.expect_problem(409, "object_missing");
     let answer = fetch(&server, Method::GET, &url, &[]).await;
     Answer::read(answer).await.expect_problem(410, "gone");
-    assert_eq!(me.get(&path).await.expect(200)["status"], "ready", "who knows if it comes back");
+    assert_eq!(me.get(&path).await.expect(200)["status"], "ready", "the object may come back");
     me.delete(&path).await.expect(204);
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(
-    the_bytes_come_as_an_attachment_that_no_browser_runs,
-    a_download_url_dies_by_time_and_with_its_file,
-    an_object_that_was_changed_is_quarantined_and_not_served,
-    an_object_that_was_removed_is_reported_missing,
+    a_download_is_an_attachment_that_browsers_do_not_run,
+    a_download_url_ends_with_its_time_or_its_file,
+    a_changed_object_is_quarantined_and_not_served,
+    a_removed_object_is_reported_missing,
 );

@@ -1,5 +1,5 @@
-//! Uploads that are on their way for long: one a file, and none for a file that has ended, because bytes that are
-//! not in place yet are nobody's charge.
+//! SlowUpload uploads: at most one per file, and none for a file that has ended, because the quota does not count bytes that
+//! are not in place yet.
 
 use bytes::Bytes;
 use reqwest::Body;
@@ -10,15 +10,15 @@ use super::{id, object_of};
 use crate::oracle;
 use crate::test_app::{Answer, Database, TestApp, TestEnv};
 
-/// An upload whose bytes come when the test sends them.
-pub(super) struct Slow {
+/// An upload whose bytes the test sends one part after the other.
+pub(super) struct SlowUpload {
     pub bytes: mpsc::Sender<Result<Bytes, std::io::Error>>,
     pub answer: tokio::task::JoinHandle<Answer>,
 }
 
-pub(super) async fn begin(server: &TestApp, grant: &Value, first: &'static [u8]) -> Slow {
+pub(super) async fn start_upload(server: &TestApp, grant: &Value, first: &'static [u8]) -> SlowUpload {
     let (bytes, stream) = mpsc::channel(4);
-    bytes.send(Ok(Bytes::from_static(first))).await.expect("room");
+    bytes.send(Ok(Bytes::from_static(first))).await.expect("the server reads");
     let body = futures::stream::unfold(stream, |mut stream| async move {
         let chunk = stream.recv().await?;
         Some((chunk, stream))
@@ -26,24 +26,24 @@ pub(super) async fn begin(server: &TestApp, grant: &Value, first: &'static [u8])
     let url = grant["uploadUrl"].as_str().expect("a URL").to_owned();
     let request = server.http.put(url).body(Body::wrap_stream(body));
     let answer = tokio::spawn(async move { Answer::read(request.send().await.expect("an answer")).await });
-    Slow { bytes, answer }
+    SlowUpload { bytes, answer }
 }
 
-/// Until the server has taken the first bytes.
-pub(super) async fn under_way(env: &TestEnv, count: usize) {
+/// Waits until the server receives this number of uploads.
+pub(super) async fn wait_for_uploads(env: &TestEnv, count: usize) {
     let folder = env.blob_dir().join(".incoming");
-    while std::fs::read_dir(&folder).expect("the folder of uploads on their way").count() != count {
+    while std::fs::read_dir(&folder).expect("the folder of incoming uploads").count() != count {
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_file_ends_its_upload() {
+async fn deleting_a_file_ends_its_upload() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let grant = server.me().init("cargo", 10).await.expect(201);
-    let slow = begin(&server, &grant, b"hello").await;
-    under_way(&env, 1).await;
+    let slow = start_upload(&server, &grant, b"hello").await;
+    wait_for_uploads(&env, 1).await;
     server.me().delete(&format!("/api/v2/files/{}", id(&grant))).await.expect(204);
     slow.answer.await.expect("an answer").expect_problem(410, "gone");
     assert_eq!(server.me().used().await, 0);
@@ -52,16 +52,16 @@ async fn the_end_of_a_file_ends_its_upload() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_later_upload_takes_the_place_of_an_earlier() {
+async fn a_later_upload_replaces_an_earlier_one() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let grant = server.me().init("cargo", 10).await.expect(201);
-    let earlier = begin(&server, &grant, b"early").await;
-    under_way(&env, 1).await;
-    let later = begin(&server, &grant, b"later").await;
+    let earlier = start_upload(&server, &grant, b"early").await;
+    wait_for_uploads(&env, 1).await;
+    let later = start_upload(&server, &grant, b"later").await;
     earlier.answer.await.expect("an answer").expect_problem(409, "superseded");
-    under_way(&env, 1).await;
-    later.bytes.send(Ok(Bytes::from_static(b"bytes"))).await.expect("room");
+    wait_for_uploads(&env, 1).await;
+    later.bytes.send(Ok(Bytes::from_static(b"bytes"))).await.expect("the server reads");
     drop(later.bytes);
     later.answer.await.expect("an answer").expect(200);
     server.me().confirm(&id(&grant)).await.expect(200);
@@ -70,56 +70,57 @@ async fn a_later_upload_takes_the_place_of_an_earlier() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_file_ends_the_later_of_its_uploads_too() {
+async fn deleting_a_file_also_ends_an_upload_that_replaced_another() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let grant = server.me().init("cargo", 10).await.expect(201);
-    let earlier = begin(&server, &grant, b"early").await;
-    under_way(&env, 1).await;
-    let later = begin(&server, &grant, b"later").await;
+    let earlier = start_upload(&server, &grant, b"early").await;
+    wait_for_uploads(&env, 1).await;
+    let later = start_upload(&server, &grant, b"later").await;
     earlier.answer.await.expect("an answer").expect_problem(409, "superseded");
-    under_way(&env, 1).await;
+    wait_for_uploads(&env, 1).await;
     server.me().delete(&format!("/api/v2/files/{}", id(&grant))).await.expect(204);
     later.answer.await.expect("an answer").expect_problem(410, "gone");
 }
 
-/// The note of an upload that is in place and was not looked at again, as a crash leaves it.
-fn leave_note(env: &TestEnv, id: &str) -> std::path::PathBuf {
-    let note = env.blob_dir().join(".incoming").join(format!("{id}.00000000-0000-4000-8000-000000000000"));
-    std::fs::hard_link(object_of(env, id), &note).expect("a second name");
-    note
+/// The temporary name of an upload whose object is in place, as a crash before the second check leaves it.
+fn leave_temporary_name(env: &TestEnv, id: &str) -> std::path::PathBuf {
+    let leftover =
+        env.blob_dir().join(".incoming").join(format!("{id}.00000000-0000-4000-8000-000000000000"));
+    std::fs::hard_link(object_of(env, id), &leftover).expect("a second name");
+    leftover
 }
 
-/// The bytes of a file that was confirmed meanwhile are not taken for late ones.
+/// The object of a confirmed file is kept, although the leftover looks like one of a late upload.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_note_of_a_confirmed_file_goes_and_its_object_stays() {
+async fn a_leftover_of_a_confirmed_file_is_removed_without_its_object() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let file = server.me().upload("cargo", b"bytes").await;
-    let note = leave_note(&env, &file);
+    let leftover = leave_temporary_name(&env, &file);
     server.settle().await;
-    assert!(!note.exists());
+    assert!(!leftover.exists());
     server.me().get(&format!("/api/v2/files/{file}/download")).await.expect(302);
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Bytes that came in place after their file had ended and its order was carried out.
+/// The object was put in place after the cleanup of its deleted file.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_note_of_an_ended_file_goes_with_its_object() {
+async fn a_leftover_of_a_deleted_file_is_removed_with_its_object() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let grant = server.me().init("cargo", 5).await.expect(201);
     server.me().delete(&format!("/api/v2/files/{}", id(&grant))).await.expect(204);
     server.settle().await;
     super::plant(&env, &id(&grant), b"bytes");
-    leave_note(&env, &id(&grant));
+    leave_temporary_name(&env, &id(&grant));
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Where even the row is forgotten, the note is all that says that there is an object: it stays for a person.
+/// Without the row, the leftover is the only record of the object, so it is kept for the operator.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_note_of_a_forgotten_file_is_kept() {
+async fn a_leftover_without_a_row_is_kept() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let grant = server.me().init("cargo", 5).await.expect(201);
@@ -128,7 +129,7 @@ async fn the_note_of_a_forgotten_file_is_kept() {
     env.advance(31 * 86_400_000);
     server.settle().await;
     super::plant(&env, &id(&grant), b"bytes");
-    let note = leave_note(&env, &id(&grant));
+    let leftover = leave_temporary_name(&env, &id(&grant));
     server.settle().await;
-    assert!(note.exists() && object_of(&env, &id(&grant)).exists());
+    assert!(leftover.exists() && object_of(&env, &id(&grant)).exists());
 }

@@ -1,4 +1,4 @@
-//! One file from its announcement to its deletion, and the shapes it may have.
+//! A file from its registration to its deletion, and the names, types and sizes that are accepted.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn members(object: &Value) -> Vec<&str> {
     names
 }
 
-async fn a_file_lives_from_its_announcement_to_its_deletion(database: Database) {
+async fn a_file_is_registered_uploaded_confirmed_and_deleted(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -26,11 +26,11 @@ async fn a_file_lives_from_its_announcement_to_its_deletion(database: Database) 
     assert_eq!(grant["headers"], json!({}));
     let file = id(&grant);
     let path = format!("/api/v2/files/{file}");
-    let born = "2025-06-15T15:06:40.000Z";
+    let created = "2025-06-15T15:06:40.000Z";
     let mut expected = json!({
         "fileId": file, "fileName": "report.pdf", "size": 5, "contentType": null, "checksumSha256": null,
         "status": "registered", "retryCount": 0, "batchId": null, "error": null, "metadata": null,
-        "createdAt": born, "updatedAt": born, "confirmedAt": null, "readyAt": null,
+        "createdAt": created, "updatedAt": created, "confirmedAt": null, "readyAt": null,
     });
     assert_eq!(me.get(&path).await.expect(200), expected);
     let quota = me.get("/api/v2/quota").await.expect(200);
@@ -61,7 +61,7 @@ async fn a_file_lives_from_its_announcement_to_its_deletion(database: Database) 
     assert_eq!(
         history,
         json!({ "events": [
-            { "at": born, "from": null, "to": "registered", "reason": "registered", "actor": "user:u" },
+            { "at": created, "from": null, "to": "registered", "reason": "registered", "actor": "user:u" },
             { "at": confirmed, "from": "registered", "to": "uploaded", "reason": "confirmed", "actor": "user:u" },
             { "at": confirmed, "from": "uploaded", "to": "ready", "reason": "no stages", "actor": "user:u" },
         ]})
@@ -87,7 +87,7 @@ async fn a_file_lives_from_its_announcement_to_its_deletion(database: Database) 
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn the_short_and_the_old_names_are_the_same_calls(database: Database) {
+async fn short_and_old_paths_make_the_same_calls(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -106,7 +106,7 @@ async fn the_short_and_the_old_names_are_the_same_calls(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn an_empty_file_is_a_file(database: Database) {
+async fn an_empty_file_is_accepted(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -123,7 +123,7 @@ async fn an_empty_file_is_a_file(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn type_checksum_and_metadata_come_back_as_they_were_sent(database: Database) {
+async fn type_checksum_and_metadata_are_returned_unchanged(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -149,7 +149,7 @@ async fn type_checksum_and_metadata_come_back_as_they_were_sent(database: Databa
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn names_come_back_as_they_were_sent_and_never_become_paths(database: Database) {
+async fn names_are_returned_unchanged_and_do_not_become_paths(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let names = [
@@ -176,9 +176,9 @@ async fn names_come_back_as_they_were_sent_and_never_become_paths(database: Data
 }
 
 on_each_database!(
-    a_file_lives_from_its_announcement_to_its_deletion,
-    the_short_and_the_old_names_are_the_same_calls,
-    an_empty_file_is_a_file,
-    type_checksum_and_metadata_come_back_as_they_were_sent,
-    names_come_back_as_they_were_sent_and_never_become_paths,
+    a_file_is_registered_uploaded_confirmed_and_deleted,
+    short_and_old_paths_make_the_same_calls,
+    an_empty_file_is_accepted,
+    type_checksum_and_metadata_are_returned_unchanged,
+    names_are_returned_unchanged_and_do_not_become_paths,
 );

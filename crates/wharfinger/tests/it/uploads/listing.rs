@@ -1,4 +1,4 @@
-//! Lists: newest first, page by page, with nothing twice and nothing left out.
+//! Lists of files: newest first, in pages, each file exactly once.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ fn names(page: &Value) -> Vec<String> {
     files.iter().map(|file| file["fileName"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// Every page from the first to the one without a cursor.
+/// All pages, up to the one without a cursor.
 async fn pages(me: &Client<'_>, limit: usize) -> Vec<Vec<String>> {
     let mut pages = Vec::new();
     let mut cursor = String::new();
@@ -24,7 +24,7 @@ async fn pages(me: &Client<'_>, limit: usize) -> Vec<Vec<String>> {
     }
 }
 
-async fn files_are_listed_newest_first_and_page_by_page(database: Database) {
+async fn files_are_listed_newest_first_in_pages(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -39,7 +39,7 @@ async fn files_are_listed_newest_first_and_page_by_page(database: Database) {
     oracle::catalog_is_sound(&server).await;
 }
 
-async fn what_comes_or_goes_between_two_pages_moves_nothing_else(database: Database) {
+async fn changes_between_two_pages_do_not_shift_the_list(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -49,7 +49,7 @@ async fn what_comes_or_goes_between_two_pages_moves_nothing_else(database: Datab
     }
     let first = me.get("/api/v2/files?limit=3").await.expect(200);
     assert_eq!(names(&first), ["f5", "f4", "f3"]);
-    // The cursor's own file goes, and a newer one comes.
+    // The file of the cursor is deleted, and a newer one is added.
     let last = first["files"][2]["fileId"].as_str().expect("an id");
     me.delete(&format!("/api/v2/files/{last}")).await.expect(204);
     me.init("f6", 6).await.expect(201);
@@ -60,7 +60,7 @@ async fn what_comes_or_goes_between_two_pages_moves_nothing_else(database: Datab
     oracle::catalog_is_sound(&server).await;
 }
 
-async fn fifty_are_listed_where_no_limit_is_given(database: Database) {
+async fn the_default_page_has_fifty_files(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -80,7 +80,7 @@ async fn fifty_are_listed_where_no_limit_is_given(database: Database) {
 }
 
 #[tokio::test]
-async fn limits_out_of_bounds_and_foreign_cursors_are_refused() {
+async fn invalid_limits_and_cursors_are_refused() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let admin = server.as_user("t", "a", wharfinger::core::Role::Admin);
@@ -106,7 +106,7 @@ async fn limits_out_of_bounds_and_foreign_cursors_are_refused() {
 }
 
 on_each_database!(
-    files_are_listed_newest_first_and_page_by_page,
-    what_comes_or_goes_between_two_pages_moves_nothing_else,
-    fifty_are_listed_where_no_limit_is_given,
+    files_are_listed_newest_first_in_pages,
+    changes_between_two_pages_do_not_shift_the_list,
+    the_default_page_has_fifty_files,
 );

@@ -1,4 +1,4 @@
-//! The life of an upload, from init to the last of its bytes.
+//! Uploads through the API: init, upload, confirm, download, delete, limits and cleanup.
 
 mod cleanups;
 mod confirm;
@@ -22,11 +22,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::test_app::TestEnv;
 
-/// The default window, and the default grace of a small file.
+/// The default window, and the default grace period of a small file.
 pub const WINDOW_MS: i64 = 3_600_000;
 pub const GRACE_MS: i64 = 60_000;
 
-/// The same as an answer's text: `id(&grant)` for `grant["fileId"]`.
+/// The `fileId` of an answer.
 pub fn id(answer: &Value) -> String {
     answer["fileId"].as_str().expect("an id").to_owned()
 }
@@ -35,12 +35,12 @@ pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Where the object of this file of user `u` of tenant `t` lies.
+/// The path of the object of this file of user `u` of tenant `t`.
 fn object_of(env: &TestEnv, id: &str) -> PathBuf {
     env.blob_dir().join("uploads/t/u").join(id)
 }
 
-/// Puts bytes where an object belongs, as nobody but the machine's owner can.
+/// Writes bytes directly to the object's path, without the API.
 fn plant(env: &TestEnv, id: &str, bytes: &[u8]) {
     let path = object_of(env, id);
     std::fs::create_dir_all(path.parent().expect("a folder")).expect("the user's folder");

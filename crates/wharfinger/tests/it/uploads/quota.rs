@@ -1,4 +1,4 @@
-//! Quotas: no byte above the limit however many ask at once, and every byte back when it is over.
+//! Quotas: concurrent uploads do not exceed the limit, and each reserved byte is released at the end.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::oracle;
 use crate::test_app::{Client, Database, TestEnv, on_each_database, patiently};
 use wharfinger::core::Role;
 
-async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: Database) {
+async fn concurrent_uploads_do_not_exceed_the_quota(database: Database) {
     let env = TestEnv::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);
     let server = env.start().await;
     let me = server.me();
@@ -31,8 +31,8 @@ async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: D
     server.settle().await;
     let quota = me.get("/api/v2/quota").await.expect(200);
     assert_eq!(quota, json!({ "tenant": "t", "used": 0, "limit": 1_000, "reserved": 0 }));
-    let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
-    assert_eq!(told["notifications"].as_array().expect("a list").len(), 100);
+    let list = me.get("/api/v2/notifications?limit=1000").await.expect(200);
+    assert_eq!(list["notifications"].as_array().expect("a list").len(), 100);
     me.init("all of it", 1_000).await.expect(201);
     me.init("one more", 1).await.expect_problem(403, "quota_exceeded");
     env.advance(WINDOW_MS + GRACE_MS);
@@ -40,22 +40,22 @@ async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: D
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_tenants_users_share_its_quota_and_tenants_share_nothing(database: Database) {
+async fn users_of_a_tenant_share_a_quota_and_tenants_do_not(database: Database) {
     let env = TestEnv::with(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10")]);
     let server = env.start().await;
     let colleague = server.as_user("t", "v", Role::User);
-    let stranger = server.as_user("other", "u", Role::User);
+    let other_tenant = server.as_user("other", "u", Role::User);
     server.me().upload("a", b"six by").await;
     let problem = colleague.init("b", 5).await.expect_problem(403, "quota_exceeded");
     assert_eq!((&problem["used"], &problem["requested"]), (&json!(6), &json!(5)));
     colleague.upload("b", b"four").await;
-    assert_eq!((colleague.used().await, stranger.used().await), (10, 0));
-    stranger.upload("c", b"all of ten").await;
+    assert_eq!((colleague.used().await, other_tenant.used().await), (10, 0));
+    other_tenant.upload("c", b"all of ten").await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Rows and text of a file take room too.
-async fn small_files_are_charged_at_least_so_much(database: Database) {
+/// Rows and extracted text of a small file need storage too.
+async fn small_files_are_charged_the_minimum(database: Database) {
     let env =
         TestEnv::with(database, &[("MIN_CHARGE_BYTES", "4KiB"), ("DEFAULT_TENANT_QUOTA_BYTES", "10KiB")]);
     let server = env.start().await;
@@ -68,12 +68,12 @@ async fn small_files_are_charged_at_least_so_much(database: Database) {
     me.delete(&format!("/api/v2/files/{empty}")).await.expect(204);
     assert_eq!(me.used().await, 4_096);
     me.upload("large", &[7; 6_000]).await;
-    assert_eq!(me.used().await, 10_096, "what is larger is charged its size");
+    assert_eq!(me.used().await, 10_096, "a larger file is charged its size");
     server.settle().await;
     oracle::catalog_is_sound(&server).await;
 }
 
-async fn a_tenant_has_so_many_files(database: Database) {
+async fn the_number_of_files_per_tenant_is_limited(database: Database) {
     let env = TestEnv::with(database, &[("TENANT_MAX_FILES", "3")]);
     let server = env.start().await;
     let (me, other) = (server.me(), server.as_user("other", "u", Role::User));
@@ -88,24 +88,24 @@ async fn a_tenant_has_so_many_files(database: Database) {
     let problem = me.init("e", 0).await.expect_problem(403, "file_limit");
     assert_eq!((&problem["used"], &problem["limit"]), (&json!(3), &json!(3)));
     let again = me.send(keyed()).await.expect(201);
-    assert_eq!(again["fileId"], made["fileId"], "what was made before is answered as before");
+    assert_eq!(again["fileId"], made["fileId"], "a repeated request still returns its file");
     other.upload("a", b"").await;
     me.delete(&format!("/api/v2/files/{first}")).await.expect(204);
-    // Counted again after a moment.
-    patiently_until_made(&me).await;
+    // The count is refreshed after a moment.
+    init_until_created(&me).await;
 }
 
-/// What is deleted at once is charged to nobody, and its row stays for weeks.
+/// A deleted file has no charge, but its row stays for weeks.
 #[tokio::test]
-async fn deleted_files_count_until_their_rows_go() {
-    let later = || pass(std::time::Duration::from_secs(60));
+async fn deleted_files_count_until_their_rows_are_removed() {
+    let wait = || pass(std::time::Duration::from_secs(60));
     let env = TestEnv::with(Database::Sqlite, &[("TENANT_MAX_FILES", "3")]);
     let server = env.start().await;
     let me = server.me();
     for _ in 0..6 {
         let file = id(&me.init("f", 0).await.expect(201));
         me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
-        later().await;
+        wait().await;
     }
     let problem = me.init("f", 0).await.expect_problem(403, "file_limit");
     assert_eq!((&problem["used"], &problem["limit"]), (&json!(6), &json!(6)));
@@ -113,19 +113,19 @@ async fn deleted_files_count_until_their_rows_go() {
     server.settle().await;
     env.advance(31 * 86_400_000);
     server.settle().await;
-    later().await;
+    wait().await;
     me.init("f", 0).await.expect(201);
 }
 
-async fn patiently_until_made(me: &Client<'_>) {
+async fn init_until_created(me: &Client<'_>) {
     let began = std::time::Instant::now();
     while me.init("f", 0).await.status != 201 {
-        assert!(began.elapsed() < std::time::Duration::from_secs(60), "its place is not free");
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "the deleted file still counts");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
 }
 
-async fn operators_set_limits_and_nobody_else(database: Database) {
+async fn only_operators_set_limits(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let path = "/api/v2/tenants/t/quota";
@@ -152,7 +152,7 @@ async fn operators_set_limits_and_nobody_else(database: Database) {
     let problem = operator.put(&long, json!({ "limit": 1 })).await.expect_problem(400, "invalid_request");
     assert_eq!(problem["errors"][0]["field"], "tenant");
     let quota = server.me().get("/api/v2/quota").await.expect(200);
-    assert_eq!(quota["limit"], 10_737_418_240_u64, "nothing that was refused has changed it");
+    assert_eq!(quota["limit"], 10_737_418_240_u64, "a refused request changes nothing");
 
     let set = operator.put(path, json!({ "limit": 5 })).await.expect(200);
     assert_eq!(set, json!({ "tenant": "t", "used": 0, "limit": 5, "reserved": 0 }));
@@ -162,7 +162,7 @@ async fn operators_set_limits_and_nobody_else(database: Database) {
     oracle::catalog_is_sound(&server).await;
 }
 
-async fn a_limit_lowered_below_what_is_used_keeps_what_is_there(database: Database) {
+async fn a_limit_below_the_usage_keeps_existing_files(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -175,7 +175,7 @@ async fn a_limit_lowered_below_what_is_used_keeps_what_is_there(database: Databa
         (&problem["used"], &problem["limit"], &problem["requested"]),
         (&json!(15), &json!(3), &json!(1))
     );
-    // What was admitted before may come to its end.
+    // An upload that was registered before may still be completed.
     server.put_bytes(&open, b"fives").await.expect(200);
     assert_eq!(me.confirm(&id(&open)).await.expect(200)["status"], "ready");
     assert_eq!(me.get(&format!("/api/v2/files/{kept}")).await.expect(200)["status"], "ready");
@@ -188,7 +188,7 @@ async fn a_limit_lowered_below_what_is_used_keeps_what_is_there(database: Databa
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn one_user_holds_no_more_than_a_share_in_unconfirmed_uploads(database: Database) {
+async fn unconfirmed_bytes_per_user_are_limited(database: Database) {
     let settings = [("DEFAULT_TENANT_QUOTA_BYTES", "1000"), ("UNCONFIRMED_LIMIT_PERCENT", "30")];
     let env = TestEnv::with(database, &settings);
     let server = env.start().await;
@@ -205,12 +205,12 @@ async fn one_user_holds_no_more_than_a_share_in_unconfirmed_uploads(database: Da
         );
     }
     assert_eq!(me.used().await, 300);
-    server.as_user("t", "v", Role::User).init("another's share", 300).await.expect(201);
+    server.as_user("t", "v", Role::User).init("share of another user", 300).await.expect(201);
 
     let first = made.into_iter().next().expect("one").body;
     server.put_bytes(&first, b"ten bytes!").await.expect(200);
     me.confirm(&id(&first)).await.expect(200);
-    me.init("in the room of the confirmed one", 10).await.expect(201);
+    me.init("replaces the confirmed one", 10).await.expect(201);
     me.init("too much", 1).await.expect_problem(403, "unconfirmed_limit");
     env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
@@ -221,11 +221,11 @@ async fn one_user_holds_no_more_than_a_share_in_unconfirmed_uploads(database: Da
 }
 
 on_each_database!(
-    small_files_are_charged_at_least_so_much,
-    a_tenant_has_so_many_files,
-    of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed,
-    a_tenants_users_share_its_quota_and_tenants_share_nothing,
-    operators_set_limits_and_nobody_else,
-    a_limit_lowered_below_what_is_used_keeps_what_is_there,
-    one_user_holds_no_more_than_a_share_in_unconfirmed_uploads,
+    small_files_are_charged_the_minimum,
+    the_number_of_files_per_tenant_is_limited,
+    concurrent_uploads_do_not_exceed_the_quota,
+    users_of_a_tenant_share_a_quota_and_tenants_do_not,
+    only_operators_set_limits,
+    a_limit_below_the_usage_keeps_existing_files,
+    unconfirmed_bytes_per_user_are_limited,
 );

@@ -1,4 +1,4 @@
-//! A restore gives the same bytes another modification time, and so another ETag.
+//! A restore changes the modification time of an object, and so its ETag, but not its bytes.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use super::{id, object_of, sha256};
 use crate::oracle;
 use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 
-const BYTES: &[u8] = b"cargo that was restored";
+const BYTES: &[u8] = b"bytes that were restored";
 
 async fn uploaded_with_checksum(server: &TestApp) -> String {
     let body = json!({ "fileName": "cargo", "size": BYTES.len(), "checksumSha256": sha256(BYTES) });
@@ -20,10 +20,12 @@ async fn uploaded_with_checksum(server: &TestApp) -> String {
 
 fn restore(env: &TestEnv, id: &str) {
     let object = std::fs::File::options().write(true).open(object_of(env, id)).expect("the object");
-    object.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)).expect("another time");
+    object
+        .set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000))
+        .expect("the time is set");
 }
 
-async fn restored_bytes_are_known_by_their_checksum(database: Database) {
+async fn restored_bytes_are_recognized_by_their_checksum(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let file = uploaded_with_checksum(&server).await;
@@ -35,11 +37,11 @@ async fn restored_bytes_are_known_by_their_checksum(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn other_bytes_are_not_taken_for_restored_ones(database: Database) {
+async fn replaced_bytes_are_quarantined(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let file = uploaded_with_checksum(&server).await;
-    std::fs::write(object_of(&env, &file), b"cargo that was replaced").expect("the object");
+    std::fs::write(object_of(&env, &file), b"bytes that were replaced").expect("the object");
     restore(&env, &file);
     let path = format!("/api/v2/files/{file}");
     server.me().get(&format!("{path}/download")).await.expect_problem(409, "not_ready");
@@ -47,4 +49,4 @@ async fn other_bytes_are_not_taken_for_restored_ones(database: Database) {
     oracle::catalog_is_sound(&server).await;
 }
 
-on_each_database!(restored_bytes_are_known_by_their_checksum, other_bytes_are_not_taken_for_restored_ones);
+on_each_database!(restored_bytes_are_recognized_by_their_checksum, replaced_bytes_are_quarantined);

@@ -1,4 +1,4 @@
-//! The bytes of an upload are taken once, in time, in full and of the right kind, or not at all.
+//! An upload is accepted once, before its URL expires, and only with the declared size, type and checksum.
 
 use bytes::Bytes;
 use futures::stream;
@@ -23,7 +23,7 @@ async fn send(server: &TestApp, grant: &Value, content_type: Option<&str>, body:
     Answer::read(request.send().await.expect("an answer")).await
 }
 
-async fn a_url_lives_as_long_as_its_window(database: Database) {
+async fn an_upload_url_expires_with_its_window(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -34,14 +34,14 @@ async fn a_url_lives_as_long_as_its_window(database: Database) {
     env.advance(1);
     server.put_bytes(&late, b"abc").await.expect_problem(403, "url_expired");
     assert!(!object_of(&env, &id(&late)).exists());
-    // The grace is for a transfer that began in time: confirming is still possible.
+    // In the grace period, an upload that started in time can still be confirmed.
     assert_eq!(me.confirm(&id(&early)).await.expect(200)["status"], "ready");
     env.advance(GRACE_MS);
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_replayed_upload_is_refused_whatever_became_of_the_first(database: Database) {
+async fn a_repeated_upload_is_refused(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -53,7 +53,7 @@ async fn a_replayed_upload_is_refused_whatever_became_of_the_first(database: Dat
     me.confirm(&file).await.expect(200);
     server.put_bytes(&grant, b"xyz").await.expect_problem(412, "object_exists");
     assert_eq!(std::fs::read(object_of(&env, &file)).expect("the object"), b"abc");
-    // Even if somebody took the object away: what was confirmed is not written again.
+    // Even if the object was removed, a confirmed file is not written again.
     std::fs::remove_file(object_of(&env, &file)).expect("the object was there");
     server.put_bytes(&grant, b"abc").await.expect_problem(412, "object_exists");
     assert!(!object_of(&env, &file).exists());
@@ -63,7 +63,7 @@ async fn a_replayed_upload_is_refused_whatever_became_of_the_first(database: Dat
     server.settle().await;
     server.put_bytes(&grant, b"abc").await.expect_problem(410, "gone");
 
-    // What is reclaimed has no URL left that lives.
+    // All URLs of a reclaimed file have expired.
     let grant = me.post("/api/v2/files/init", body).await.expect(201);
     server.put_bytes(&grant, b"abc").await.expect(200);
     env.advance(WINDOW_MS + GRACE_MS);
@@ -74,7 +74,7 @@ async fn a_replayed_upload_is_refused_whatever_became_of_the_first(database: Dat
 }
 
 #[tokio::test]
-async fn bytes_of_another_length_type_or_sum_are_refused_and_leave_nothing() {
+async fn bytes_with_a_wrong_size_type_or_checksum_are_refused() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
@@ -90,17 +90,22 @@ async fn bytes_of_another_length_type_or_sum_are_refused_and_leave_nothing() {
         ("nothing, chunked", right, chunked(b""), "size_mismatch"),
         ("too short, chunked", right, chunked(b"hell"), "size_mismatch"),
         ("too long, chunked", right, chunked(b"hello and more"), "size_mismatch"),
-        ("of another sum", right, Body::from("hallo"), "checksum_mismatch"),
-        ("of another sum, chunked", right, chunked(b"hallo"), "checksum_mismatch"),
-        ("of another type", Some("text/html"), Body::from("hello"), "type_mismatch"),
-        ("of the type and more", Some("text/plain; charset=utf-8"), Body::from("hello"), "type_mismatch"),
-        ("of no type", None, Body::from("hello"), "type_mismatch"),
+        ("with a wrong checksum", right, Body::from("hallo"), "checksum_mismatch"),
+        ("with a wrong checksum, chunked", right, chunked(b"hallo"), "checksum_mismatch"),
+        ("with a wrong type", Some("text/html"), Body::from("hello"), "type_mismatch"),
+        (
+            "with an extra type parameter",
+            Some("text/plain; charset=utf-8"),
+            Body::from("hello"),
+            "type_mismatch",
+        ),
+        ("without a type", None, Body::from("hello"), "type_mismatch"),
     ];
     for (what, content_type, body, code) in refused {
         let answer = send(&server, &grant, content_type, body).await;
         assert_eq!((answer.status.as_u16(), answer.code()), (400, code), "{what}: {}", answer.body);
         answer.expect_problem(400, code);
-        assert!(oracle::files_below(&env.blob_dir()).is_empty(), "bytes {what} left something behind");
+        assert!(oracle::files_below(&env.blob_dir()).is_empty(), "{what}: the refused upload left bytes");
     }
     send(&server, &grant, right, chunked(b"hello")).await.expect(200);
     assert_eq!(me.confirm(&id(&grant)).await.expect(200)["status"], "ready");
@@ -108,7 +113,7 @@ async fn bytes_of_another_length_type_or_sum_are_refused_and_leave_nothing() {
 }
 
 #[tokio::test]
-async fn where_no_type_was_announced_any_is_taken() {
+async fn any_type_is_accepted_if_none_was_declared() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
@@ -120,7 +125,7 @@ async fn where_no_type_was_announced_any_is_taken() {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn of_many_uploads_to_one_url_exactly_one_lands(database: Database) {
+async fn only_one_of_many_concurrent_uploads_succeeds(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -128,23 +133,23 @@ async fn of_many_uploads_to_one_url_exactly_one_lands(database: Database) {
     let bodies: Vec<String> = (0..10).map(|n| format!("by-{n}")).collect();
     let answers =
         futures::future::join_all(bodies.iter().map(|b| server.put_bytes(&grant, b.as_bytes()))).await;
-    let mut landed = Vec::new();
+    let mut accepted = Vec::new();
     for (body, answer) in bodies.iter().zip(answers) {
         match answer.status.as_u16() {
-            200 => landed.push(body.as_bytes().to_vec()),
-            // A later upload to the same URL ends an earlier one that is still on its way.
+            200 => accepted.push(body.as_bytes().to_vec()),
+            // A later upload to the same URL ends an earlier one that is still running.
             409 => drop(answer.expect_problem(409, "superseded")),
             _ => drop(answer.expect_problem(412, "object_exists")),
         }
     }
-    assert_eq!(landed.len(), 1);
-    assert_eq!(std::fs::read(object_of(&env, &id(&grant))).expect("the object"), landed[0]);
+    assert_eq!(accepted.len(), 1);
+    assert_eq!(std::fs::read(object_of(&env, &id(&grant))).expect("the object"), accepted[0]);
     me.confirm(&id(&grant)).await.expect(200);
     oracle::all_is_healed(&env, &server).await;
 }
 
 #[tokio::test]
-async fn a_few_megabytes_arrive_as_they_were_sent() {
+async fn a_file_of_five_megabytes_arrives_unchanged() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
@@ -160,7 +165,7 @@ async fn a_few_megabytes_arrive_as_they_were_sent() {
 }
 
 on_each_database!(
-    a_url_lives_as_long_as_its_window,
-    a_replayed_upload_is_refused_whatever_became_of_the_first,
-    of_many_uploads_to_one_url_exactly_one_lands,
+    an_upload_url_expires_with_its_window,
+    a_repeated_upload_is_refused,
+    only_one_of_many_concurrent_uploads_succeeds,
 );

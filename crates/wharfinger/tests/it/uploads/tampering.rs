@@ -1,4 +1,4 @@
-//! A signed upload URL is good for exactly what it says: changed in any part, it is good for nothing.
+//! A signed URL is refused if any part of it was changed.
 
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use wharfinger::core::Role;
 
 const BYTES: &[u8] = b"hello";
 
-/// A grant whose URL binds everything that one can bind.
+/// A grant whose URL contains every optional field.
 async fn full_grant(server: &TestApp) -> Value {
     let body = json!({
         "fileName": "a.txt", "size": BYTES.len(), "contentType": "text/plain", "checksumSha256": sha256(BYTES),
@@ -19,7 +19,7 @@ async fn full_grant(server: &TestApp) -> Value {
 }
 
 fn url(grant: &Value) -> Url {
-    grant["uploadUrl"].as_str().expect("a URL").parse().expect("a sound URL")
+    grant["uploadUrl"].as_str().expect("a URL").parse().expect("a valid URL")
 }
 
 fn with_query(url: &Url, pairs: &[(String, String)]) -> Url {
@@ -44,7 +44,7 @@ fn pairs(url: &Url) -> Vec<(String, String)> {
     url.query_pairs().into_owned().collect()
 }
 
-/// Another value of the same shape, so that nothing but the signature can tell.
+/// A different value in the same format, so that only the signature shows the change.
 fn altered(name: &str, value: &str) -> String {
     match name {
         "expires" => (value.parse::<i64>().expect("a number") + 1).to_string(),
@@ -59,12 +59,12 @@ fn altered(name: &str, value: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_url_that_was_changed_in_any_part_is_refused_and_leaves_nothing() {
+async fn a_changed_upload_url_is_refused() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let grant = full_grant(&server).await;
-    let sound = url(&grant);
-    let members = pairs(&sound);
+    let valid = url(&grant);
+    let members = pairs(&valid);
     let names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["expires", "size", "type", "sha256", "sig"]);
 
@@ -73,19 +73,19 @@ async fn a_url_that_was_changed_in_any_part_is_refused_and_leaves_nothing() {
         let name = members[at].0.as_str();
         let mut changed = members.clone();
         changed[at].1 = altered(name, &members[at].1);
-        tampered.push((format!("{name} changed"), with_query(&sound, &changed)));
+        tampered.push((format!("{name} changed"), with_query(&valid, &changed)));
         changed[at].1 = String::new();
-        tampered.push((format!("{name} emptied"), with_query(&sound, &changed)));
+        tampered.push((format!("{name} empty"), with_query(&valid, &changed)));
         changed.remove(at);
-        tampered.push((format!("{name} removed"), with_query(&sound, &changed)));
-        let mut doubled = members.clone();
-        doubled.push((name.to_owned(), altered(name, &members[at].1)));
-        tampered.push((format!("{name} doubled"), with_query(&sound, &doubled)));
+        tampered.push((format!("{name} removed"), with_query(&valid, &changed)));
+        let mut twice = members.clone();
+        twice.push((name.to_owned(), altered(name, &members[at].1)));
+        tampered.push((format!("{name} twice"), with_query(&valid, &twice)));
     }
     for (name, value) in [("etag", "x"), ("name", "x"), ("etag", ""), ("acl", "public")] {
         let mut more = members.clone();
         more.push((name.to_owned(), value.to_owned()));
-        tampered.push((format!("{name}={value} added"), with_query(&sound, &more)));
+        tampered.push((format!("{name}={value} added"), with_query(&valid, &more)));
     }
     let signature = members[4].1.clone();
     for wrong in
@@ -93,7 +93,7 @@ async fn a_url_that_was_changed_in_any_part_is_refused_and_leaves_nothing() {
     {
         let mut changed = members.clone();
         changed[4].1 = wrong.to_owned();
-        tampered.push((format!("sig={wrong}"), with_query(&sound, &changed)));
+        tampered.push((format!("sig={wrong}"), with_query(&valid, &changed)));
     }
     let file = id(&grant);
     let other = id(&server.me().init("b", 5).await.expect(201));
@@ -107,12 +107,12 @@ async fn a_url_that_was_changed_in_any_part_is_refused_and_leaves_nothing() {
         ("uploads/t/u/", "uploads/t/x/%252E%252E/u/"),
         ("uploads/t/u/", "%2Fetc/"),
     ] {
-        tampered.push((format!("{from} turned to {to}"), with_path(&sound, from, to)));
+        tampered.push((format!("{from} replaced by {to}"), with_path(&valid, from, to)));
     }
-    tampered.push(("no query at all".to_owned(), {
-        let mut bare = sound.clone();
-        bare.set_query(None);
-        bare
+    tampered.push(("no query".to_owned(), {
+        let mut without_query = valid.clone();
+        without_query.set_query(None);
+        without_query
     }));
 
     for (what, url) in tampered {
@@ -123,16 +123,16 @@ async fn a_url_that_was_changed_in_any_part_is_refused_and_leaves_nothing() {
             status,
             if code == "invalid_request" { "invalid_request" } else { "bad_signature" },
         );
-        assert!(oracle::files_below(&env.blob_dir()).is_empty(), "{what} left something behind");
+        assert!(oracle::files_below(&env.blob_dir()).is_empty(), "{what}: the refused upload left bytes");
     }
-    // What was refused has used nothing up.
-    put(&server, sound).await.expect(200);
+    // The refused requests have not used up the URL.
+    put(&server, valid).await.expect(200);
     assert_eq!(server.me().confirm(&file).await.expect(200)["status"], "ready");
     oracle::catalog_is_sound(&server).await;
 }
 
 #[tokio::test]
-async fn a_url_is_for_one_method() {
+async fn a_url_allows_one_method() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
@@ -162,30 +162,30 @@ async fn a_url_is_for_one_method() {
 }
 
 #[tokio::test]
-async fn a_download_url_that_was_changed_is_refused() {
+async fn a_changed_download_url_is_refused() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let me = server.me();
     let mine = me.upload("a", b"mine").await;
     let theirs = server.as_user("t", "v", Role::User).upload("a", b"theirs").await;
     let answer = me.get(&format!("/api/v2/files/{mine}/download")).await;
-    let sound: Url = answer.headers["location"].to_str().expect("text").parse().expect("a URL");
-    let members = pairs(&sound);
+    let valid: Url = answer.headers["location"].to_str().expect("text").parse().expect("a URL");
+    let members = pairs(&valid);
     let mut tampered = vec![
-        with_path(&sound, &format!("u/{mine}"), &format!("v/{theirs}")),
-        with_path(&sound, &mine, &theirs),
+        with_path(&valid, &format!("u/{mine}"), &format!("v/{theirs}")),
+        with_path(&valid, &mine, &theirs),
     ];
     for at in 0..members.len() {
         let mut changed = members.clone();
         changed[at].1 = altered(&members[at].0, &members[at].1);
-        tampered.push(with_query(&sound, &changed));
+        tampered.push(with_query(&valid, &changed));
         changed.remove(at);
-        tampered.push(with_query(&sound, &changed));
+        tampered.push(with_query(&valid, &changed));
     }
     for name in ["size", "type", "sha256"] {
         let mut more = members.clone();
         more.push((name.to_owned(), "1".to_owned()));
-        tampered.push(with_query(&sound, &more));
+        tampered.push(with_query(&valid, &more));
     }
     for url in tampered {
         let answer = server.http.get(url.clone()).send().await.expect("an answer");
@@ -193,5 +193,5 @@ async fn a_download_url_that_was_changed_is_refused() {
         let text = answer.text().await.expect("text");
         assert!(!text.contains("mine") && !text.contains("theirs"), "{url} gave {text}");
     }
-    assert_eq!(server.http.get(sound).send().await.expect("an answer").status(), 200);
+    assert_eq!(server.http.get(valid).send().await.expect("an answer").status(), 200);
 }

@@ -1,4 +1,5 @@
-//! What nobody confirms in its window is reclaimed: bytes, charge and all, once, and its owner is told.
+//! An upload that is not confirmed in its window is reclaimed once: its bytes and charge are released, its owner
+//! notified.
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -10,19 +11,19 @@ use wharfinger::sweeps::{SweepLease, upload_window};
 use wharfinger::worker::Supervisor;
 use wharfinger_lifecycle::checksum::to_hex;
 
-/// What they were told they have lost.
-async fn told(me: &Client<'_>) -> Vec<Value> {
-    let told = me.get("/api/v2/notifications").await.expect(200);
-    assert!(told["nextCursor"].is_null());
-    let mut told = told["notifications"].as_array().expect("a list").clone();
-    told.retain(|notice| notice["kind"] != "file-ready");
-    told
+/// The caller's notifications about reclaimed files.
+async fn reclaim_notifications(me: &Client<'_>) -> Vec<Value> {
+    let list = me.get("/api/v2/notifications").await.expect(200);
+    assert!(list["nextCursor"].is_null());
+    let mut notifications = list["notifications"].as_array().expect("a list").clone();
+    notifications.retain(|one| one["kind"] != "file-ready");
+    notifications
 }
 
 async fn status(me: &Client<'_>, grant: &Value) -> String {
     let answer = me.get(&format!("/api/v2/files/{}", id(grant))).await;
     match answer.status.as_u16() {
-        200 => answer.body["status"].as_str().expect("a word").to_owned(),
+        200 => answer.body["status"].as_str().expect("a text").to_owned(),
         _ => answer.code().to_owned(),
     }
 }
@@ -32,7 +33,7 @@ async fn cleanups(operator: &Client<'_>) -> u64 {
     status["pending"].as_u64().expect("a number")
 }
 
-async fn an_upload_that_nobody_confirms_is_reclaimed_once(database: Database) {
+async fn an_unconfirmed_upload_is_reclaimed_once(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -45,7 +46,7 @@ async fn an_upload_that_nobody_confirms_is_reclaimed_once(database: Database) {
     server.settle().await;
     assert_eq!(status(&me, &sent).await, "registered");
     assert_eq!(status(&me, &never_sent).await, "registered");
-    assert_eq!((me.used().await, told(&me).await.len()), (107, 0));
+    assert_eq!((me.used().await, reclaim_notifications(&me).await.len()), (107, 0));
     assert!(object_of(&env, &id(&sent)).exists());
 
     env.advance(1);
@@ -56,11 +57,11 @@ async fn an_upload_that_nobody_confirms_is_reclaimed_once(database: Database) {
         let quota = me.get("/api/v2/quota").await.expect(200);
         assert_eq!((&quota["used"], &quota["reserved"]), (&json!(0), &json!(0)));
         assert!(oracle::files_below(&env.blob_dir()).is_empty());
-        let mut told = told(&me).await;
-        told.sort_by_key(|notification| notification["data"]["sizeReclaimed"].as_u64());
-        assert_eq!(told.len(), 2);
+        let mut notifications = reclaim_notifications(&me).await;
+        notifications.sort_by_key(|notification| notification["data"]["sizeReclaimed"].as_u64());
+        assert_eq!(notifications.len(), 2);
         for (notification, (grant, name, size)) in
-            told.iter().zip([(&sent, "sent", 7), (&never_sent, "never sent", 100)])
+            notifications.iter().zip([(&sent, "sent", 7), (&never_sent, "never sent", 100)])
         {
             assert_eq!(notification["kind"], "file-cleaned-up");
             assert_eq!(notification["fileId"], id(grant).as_str());
@@ -89,7 +90,7 @@ async fn an_upload_that_nobody_confirms_is_reclaimed_once(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn the_grace_grows_with_the_size(database: Database) {
+async fn the_grace_period_grows_with_the_size(database: Database) {
     let env = TestEnv::with(database, &[("UPLOAD_MIN_RATE_BYTES", "10")]);
     let server = env.start().await;
     let me = server.me();
@@ -108,7 +109,7 @@ async fn the_grace_grows_with_the_size(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_fresh_url_moves_the_end_of_the_window(database: Database) {
+async fn a_fresh_url_extends_the_window(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -138,7 +139,7 @@ async fn a_fresh_url_moves_the_end_of_the_window(database: Database) {
     assert!(oracle::files_below(&env.blob_dir()).is_empty());
 }
 
-async fn an_upload_can_be_taken_up_again_after_its_url_died(database: Database) {
+async fn an_upload_continues_with_a_fresh_url_after_the_old_one_expired(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -155,7 +156,7 @@ async fn an_upload_can_be_taken_up_again_after_its_url_died(database: Database) 
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn where_the_policy_says_rescue_what_is_there_and_right_is_confirmed(database: Database) {
+async fn the_rescue_policy_confirms_correct_uploads(database: Database) {
     let env = TestEnv::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
     let server = env.start().await;
     let me = server.me();
@@ -173,18 +174,17 @@ async fn where_the_policy_says_rescue_what_is_there_and_right_is_confirmed(datab
     assert_eq!(status(&me, &wrong).await, "gone");
     let history = me.get(&format!("/api/v2/files/{}/history", id(&right))).await.expect(200);
     assert_eq!(history["events"][1]["reason"], "rescued: uploaded, but not confirmed by its client");
-    let told = told(&me).await;
-    assert_eq!(told.len(), 2, "a rescue is no loss");
+    assert_eq!(reclaim_notifications(&me).await.len(), 2, "a rescued file has no such notification");
     assert_eq!(me.used().await, 3);
     assert_eq!(
         me.confirm(&id(&right)).await.expect(200)["status"],
         "ready",
-        "the client came back after all"
+        "the client confirms later and gets the same result"
     );
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn two_servers_that_reclaim_at_once_refund_once(database: Database) {
+async fn two_servers_that_reclaim_together_refund_once(database: Database) {
     let env = TestEnv::new(database);
     let first = env.start().await;
     let second = env.start().await;
@@ -196,34 +196,33 @@ async fn two_servers_that_reclaim_at_once_refund_once(database: Database) {
     }
     env.advance(WINDOW_MS + GRACE_MS);
     futures::future::join(first.settle(), second.settle()).await;
-    // What one had under its lease when the other looked is there at the latest now.
+    // Runs the cleanups that the first process had leased when the second looked for them.
     first.settle().await;
-    assert_eq!(told(&me).await.len(), 20);
+    assert_eq!(reclaim_notifications(&me).await.len(), 20);
     assert_eq!(me.used().await, 4);
     assert_eq!(me.get(&format!("/api/v2/files/{kept}")).await.expect(200)["status"], "ready");
     oracle::all_is_healed(&env, &second).await;
 }
 
-/// Once a year: the schedules stay out of it.
+/// Once a year, so the scheduled sweep does not run in the test.
 const NEVER: &str = "0 0 1 1 *";
 
-async fn the_running_server_reclaims_by_itself(database: Database) {
-    reclaims_by_itself(&TestEnv::new(database), false).await;
+async fn a_running_server_reclaims_uploads(database: Database) {
+    is_reclaimed_in_the_background(&TestEnv::new(database), false).await;
 }
 
-/// The delayed checks and the reaper need no schedule.
-async fn without_schedules_the_delayed_checks_reclaim(database: Database) {
+/// The delayed checks and the cleanups need no schedule.
+async fn delayed_checks_reclaim_uploads_without_a_schedule(database: Database) {
     let settings = [("UPLOAD_WINDOW_SCHEDULE", NEVER), ("CLEANUP_SWEEP_SCHEDULE", NEVER)];
-    reclaims_by_itself(&TestEnv::with(database, &settings), false).await;
+    is_reclaimed_in_the_background(&TestEnv::with(database, &settings), false).await;
 }
 
-/// A check that was lost is made up for by the sweep.
-async fn without_its_check_the_sweep_reclaims(database: Database) {
+async fn the_sweep_reclaims_an_upload_whose_check_was_lost(database: Database) {
     let settings = [("UPLOAD_WINDOW_SCHEDULE", "* * * * * *"), ("CLEANUP_SWEEP_SCHEDULE", NEVER)];
-    reclaims_by_itself(&TestEnv::with(database, &settings), true).await;
+    is_reclaimed_in_the_background(&TestEnv::with(database, &settings), true).await;
 }
 
-async fn reclaims_by_itself(env: &TestEnv, lose_the_check: bool) {
+async fn is_reclaimed_in_the_background(env: &TestEnv, lose_the_check: bool) {
     let server = env.start().await;
     let me = server.me();
     let supervisor = Supervisor::start(&server.app).await;
@@ -233,24 +232,25 @@ async fn reclaims_by_itself(env: &TestEnv, lose_the_check: bool) {
         env.execute("DELETE FROM jobs").await;
     }
     env.advance(WINDOW_MS + GRACE_MS);
-    // Each round is a request: the loops run meanwhile, and are not asked to.
+    // The background loops run by themselves while this only reads.
     let reclaimed = async {
         let operator = server.operator();
         while status(&me, &grant).await != "gone" || cleanups(&operator).await > 0 {
             env.advance(10);
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(60), reclaimed).await.expect("reclaimed by itself");
+    tokio::time::timeout(std::time::Duration::from_secs(60), reclaimed)
+        .await
+        .expect("the upload is reclaimed");
     supervisor.stop().await;
-    assert_eq!(told(&me).await.len(), 1);
+    assert_eq!(reclaim_notifications(&me).await.len(), 1);
     oracle::all_is_healed(env, &server).await;
 }
 
-/// The store is away when the window ends: unknown is not absent, so the upload waits for it.
-/// Reading a large object for its checksum takes longer than anybody behind it would wait: it is read beside the sweep, and
-/// the file rescued when the sum is known.
+/// Reading a large object for its checksum takes long. It is read outside the sweep, and the file is rescued when the
+/// checksum is known.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_rescue_holds_up_nobody() {
+async fn a_large_rescue_does_not_block_the_others() {
     const LARGE: usize = 70 << 20;
     let settings = [("UPLOAD_WINDOW_POLICY", "rescue"), ("MULTIPART_THRESHOLD_BYTES", "5MiB")];
     let env = TestEnv::on_s3(Database::Sqlite, &settings);
@@ -259,7 +259,7 @@ async fn a_large_rescue_holds_up_nobody() {
     let sum = to_hex(&Sha256::digest(&bytes));
     let request = json!({ "fileName": "large", "size": LARGE, "checksumSha256": sum });
     let large = server.me().post("/api/v2/files/init", request).await.expect(201);
-    assert!(large["multipart"].is_object(), "a whole upload would be checked by the store");
+    assert!(large["multipart"].is_object(), "the store checks an upload in one part itself");
     server.put_bytes(&large, &bytes).await;
     let small = server.me().init("small", 5).await.expect(201);
     server.put_bytes(&small, b"bytes").await.expect(200);
@@ -267,7 +267,7 @@ async fn a_large_rescue_holds_up_nobody() {
     env.advance(2 * 3_600_000);
     upload_window::run(&server.app.uploads, &SweepLease::unleased(&server.app.core)).await.expect("a sweep");
     assert_eq!(status(&small).await, "ready");
-    assert_eq!(status(&large).await, "registered", "its sum is not known yet");
+    assert_eq!(status(&large).await, "registered", "the checksum is not known yet");
     while server.app.uploads.checksums.reading() > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
@@ -276,17 +276,18 @@ async fn a_large_rescue_holds_up_nobody() {
     assert_eq!(status(&large).await, "ready");
 }
 
-async fn a_rescue_waits_for_a_store_that_is_away(database: Database) {
+/// An object is not missing because the store is unavailable when the window ends, so the upload waits.
+async fn a_rescue_waits_until_the_store_is_available(database: Database) {
     let env = TestEnv::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
     let server = env.start().await;
     let me = server.me();
     let grant = me.init("a", 3).await.expect(201);
     server.put_bytes(&grant, b"abc").await.expect(200);
-    let disk = env.take_the_disk_away();
+    let disk = env.unmount_disk();
     env.advance(WINDOW_MS + GRACE_MS);
     let _ = wharfinger::worker::run_all_due(&server.app).await;
     assert_eq!(status(&me, &grant).await, "registered");
-    disk.come_back();
+    disk.remount();
     env.advance(2 * GRACE_MS);
     server.settle().await;
     assert_eq!(status(&me, &grant).await, "ready");
@@ -294,14 +295,14 @@ async fn a_rescue_waits_for_a_store_that_is_away(database: Database) {
 }
 
 on_each_database!(
-    an_upload_that_nobody_confirms_is_reclaimed_once,
-    the_grace_grows_with_the_size,
-    a_fresh_url_moves_the_end_of_the_window,
-    an_upload_can_be_taken_up_again_after_its_url_died,
-    where_the_policy_says_rescue_what_is_there_and_right_is_confirmed,
-    two_servers_that_reclaim_at_once_refund_once,
-    the_running_server_reclaims_by_itself,
-    without_schedules_the_delayed_checks_reclaim,
-    without_its_check_the_sweep_reclaims,
-    a_rescue_waits_for_a_store_that_is_away,
+    an_unconfirmed_upload_is_reclaimed_once,
+    the_grace_period_grows_with_the_size,
+    a_fresh_url_extends_the_window,
+    an_upload_continues_with_a_fresh_url_after_the_old_one_expired,
+    the_rescue_policy_confirms_correct_uploads,
+    two_servers_that_reclaim_together_refund_once,
+    a_running_server_reclaims_uploads,
+    delayed_checks_reclaim_uploads_without_a_schedule,
+    the_sweep_reclaims_an_upload_whose_check_was_lost,
+    a_rescue_waits_until_the_store_is_available,
 );

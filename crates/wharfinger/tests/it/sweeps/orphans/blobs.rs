@@ -1,6 +1,6 @@
-//! Objects without rows and rows without objects, on local disk: what is found, and what is left alone.
+//! Objects without rows and rows without objects, on local disk: which the scan finds and which it ignores.
 
-use super::{DAY_MS, HOUR_MS, UNLIMITED, is_there, key_of, plant, plant_foreign, scan, stored, unknown_key};
+use super::{DAY_MS, HOUR_MS, UNLIMITED, exists, key_of, plant, plant_foreign, scan, stored, unknown_key};
 use crate::oracle;
 use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 use wharfinger::core::Role;
@@ -15,14 +15,14 @@ async fn uploads(server: &TestApp, count: usize) -> Vec<String> {
     ids
 }
 
-async fn an_orphan_goes_after_the_grace_and_never_before(database: Database) {
+async fn an_orphan_is_deleted_after_the_grace_period(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
     let server = env.start().await;
     uploads(&server, 5).await;
     plant(&env, &unknown_key(1), DAY_MS - 60_000);
     let none = scan(&server).await;
     assert_eq!((none.total, none.deleted, none.errors, none.listed), (0, 0, 0, 6));
-    assert!(is_there(&env, &unknown_key(1)), "it may be somebody's");
+    assert!(exists(&env, &unknown_key(1)), "the grace period has not ended");
 
     plant(&env, &unknown_key(1), DAY_MS + 1_000);
     let found = scan(&server).await;
@@ -32,30 +32,30 @@ async fn an_orphan_goes_after_the_grace_and_never_before(database: Database) {
     assert_eq!(
         (again.total, again.deleted, again.errors, again.listed),
         (0, 0, 0, 5),
-        "nothing is left to do"
+        "a second scan finds nothing"
     );
 }
 
-async fn what_came_after_the_end_of_its_file_needs_no_grace(database: Database) {
+async fn a_late_object_of_a_deleted_file_has_no_grace_period(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
     let server = env.start().await;
     uploads(&server, 3).await;
     let file = server.me().upload("cargo", b"bytes").await;
     server.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
-    // Its order is not carried out yet: nobody has lost it.
+    // The object is no orphan while its cleanup is pending.
     assert_eq!(scan(&server).await.total, 0);
-    assert!(is_there(&env, &key_of(&file)));
+    assert!(exists(&env, &key_of(&file)));
     server.settle().await;
-    assert!(!is_there(&env, &key_of(&file)));
+    assert!(!exists(&env, &key_of(&file)));
     assert_eq!(scan(&server).await.total, 0);
 
     plant(&env, &key_of(&file), 0);
-    let late = scan(&server).await;
-    assert_eq!((late.total, late.deleted), (1, 1));
+    let found = scan(&server).await;
+    assert_eq!((found.total, found.deleted), (1, 1));
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn unconfirmed_uploads_are_nobodys_orphans(database: Database) {
+async fn unconfirmed_uploads_are_not_orphans(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
     let server = env.start().await;
     let waiting = server.me().init("cargo", 5).await.expect(201);
@@ -71,13 +71,13 @@ async fn unconfirmed_uploads_are_nobodys_orphans(database: Database) {
         .expect_problem(409, "object_missing");
 }
 
-/// What this program did not name, or what was there before it, stays, and is counted.
-async fn objects_of_others_stay(database: Database) {
+/// Objects whose keys this program does not create are foreign.
+async fn foreign_objects_are_kept_and_counted(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
     let server = env.start().await;
     uploads(&server, 3).await;
-    let strays = [
-        "uploads/stray.bin",
+    let foreign = [
+        "uploads/other.bin",
         "uploads/a/b/c/d",
         "uploads/a b/it's ü %41.txt",
         "uploads/t/u/no-id",
@@ -86,39 +86,39 @@ async fn objects_of_others_stay(database: Database) {
         "derived/t/u/x",
         "derived/~",
     ];
-    // Hidden names are the file system's own.
-    let neighbours =
+    // Hidden names belong to the file system.
+    let outside =
         ["uploads2/x", "upload/x", "uploads.bak", "derived2/x", "RAW/2026/x", "other", "uploads/t/.nfs01"];
-    for key in strays.iter().chain(&neighbours) {
+    for key in foreign.iter().chain(&outside) {
         plant(&env, key, 2 * DAY_MS);
     }
     let found = scan(&server).await;
     assert_eq!((found.total, found.deleted, found.errors, found.foreign), (0, 0, 0, 8));
-    assert_eq!(found.listed, 11, "neighbours are not even looked at");
-    for key in strays.iter().chain(&neighbours) {
-        assert!(is_there(&env, key), "{key}");
+    assert_eq!(found.listed, 11, "objects outside our prefixes are not listed");
+    for key in foreign.iter().chain(&outside) {
+        assert!(exists(&env, key), "{key}");
     }
 }
 
-/// A key of our form that was in the store before we were: another installation's, perhaps.
-async fn what_is_older_than_the_mark_stays(database: Database) {
+/// An object with a valid key that is older than our claim of the store may belong to another installation.
+async fn an_object_older_than_the_marker_is_kept(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
     let server = env.start().await;
     uploads(&server, 3).await;
     plant_foreign(&env, &unknown_key(1), 2 * DAY_MS);
     let found = scan(&server).await;
     assert_eq!((found.total, found.deleted, found.foreign), (0, 0, 1));
-    assert!(is_there(&env, &unknown_key(1)));
+    assert!(exists(&env, &unknown_key(1)));
     let dry = run(&server.app.core, &SweepLease::dry_run(&server.app.core)).await.expect("a dry run");
     assert_eq!((dry.total, dry.foreign, dry.samples.len()), (0, 1, 0));
 
-    // Since the mark is older than it, it is our own.
+    // Now the marker is older than the object, so the object is ours.
     plant(&env, &unknown_key(1), 2 * DAY_MS);
     assert_eq!(scan(&server).await.deleted, 1);
 }
 
-/// Every object that went has a line that says why, and only those.
-async fn what_was_deleted_is_on_record(database: Database) {
+/// The deletion log has one line with the reason for each deleted object, and no other lines.
+async fn each_deleted_object_is_in_the_deletion_log(database: Database) {
     let env = TestEnv::with_stages(database, "extract,chunk", &[UNLIMITED, ("DELETION_LOG_DAYS", "2")]);
     let server = env.start().await;
     let file = server.me().enqueue("letter.txt", b"a letter of some words").await;
@@ -132,10 +132,10 @@ async fn what_was_deleted_is_on_record(database: Database) {
     assert_eq!(env.scalar(&orphan).await, 1);
 
     server.me().delete(&format!("/api/v2/files/{file}")).await.expect(204);
-    assert_eq!(env.scalar(lines).await, 1, "its bytes are still there");
+    assert_eq!(env.scalar(lines).await, 1, "the bytes are not deleted yet");
     env.advance(HOUR_MS);
     server.settle().await;
-    assert_eq!(env.scalar(lines).await, 3, "one for the file, one for all that was made of it");
+    assert_eq!(env.scalar(lines).await, 3, "one line for the upload, one for its derived objects");
     let original = format!("{lines} WHERE key = '{}' AND file_id = '{file}' AND size = 22", key_of(&file));
     assert_eq!(env.scalar(&original).await, 1);
     let derived = format!("{lines} WHERE key = 'derived/t/u/{file}/' AND file_id = '{file}' AND objects = 1");
@@ -144,16 +144,16 @@ async fn what_was_deleted_is_on_record(database: Database) {
     env.advance(3 * 24 * HOUR_MS);
     server.settle().await;
     upload_window::run(&server.app.uploads, &SweepLease::unleased(&server.app.core)).await.expect("a sweep");
-    assert_eq!(env.scalar(lines).await, 0, "the record has its time too");
+    assert_eq!(env.scalar(lines).await, 0, "lines of the log expire too");
 }
 
-/// They keep nothing else from going.
-async fn names_that_no_store_can_delete_are_those_of_others(database: Database) {
+/// A key that no store accepts does not stop the deletion of orphans.
+async fn objects_with_invalid_keys_are_foreign(database: Database) {
     let env = TestEnv::with(database, &[("ORPHAN_DELETE_LIMIT_PERCENT", "20")]);
     let server = env.start().await;
     uploads(&server, 3).await;
-    let unspeakable = ["uploads/a\\b", "uploads/t/line\nbreak", "derived/\u{1}"];
-    for key in unspeakable {
+    let invalid = ["uploads/a\\b", "uploads/t/line\nbreak", "derived/\u{1}"];
+    for key in invalid {
         plant(&env, key, 2 * DAY_MS);
     }
     plant(&env, &unknown_key(1), 2 * DAY_MS);
@@ -161,15 +161,16 @@ async fn names_that_no_store_can_delete_are_those_of_others(database: Database) 
     assert_eq!(
         (found.total, found.deleted, found.errors, found.foreign, found.stopped),
         (1, 1, 0, 3, None),
-        "one in seven is to go"
+        "1 of 7 objects is an orphan: below the limit of 20 %"
     );
     let again = scan(&server).await;
     assert_eq!((again.total, again.deleted, again.errors, again.foreign), (0, 0, 0, 3));
-    assert!(unspeakable.iter().all(|key| is_there(&env, key)));
+    assert!(invalid.iter().all(|key| exists(&env, key)));
 }
 
-/// Names that sort differently by bytes than by any language's rules, in folders that are each other's beginnings.
-async fn the_order_of_names_is_that_of_their_bytes(database: Database) {
+/// These names sort differently by bytes than by language rules, and some are prefixes of others. A wrong order would
+/// report live objects as orphans.
+async fn keys_are_ordered_by_their_bytes(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
     let server = env.start().await;
     let tenants =
@@ -186,21 +187,21 @@ async fn the_order_of_names_is_that_of_their_bytes(database: Database) {
     }
     let found = scan(&server).await;
     assert_eq!((found.total, found.deleted, found.missing, found.listed), (3, 3, 0, 64));
-    assert_eq!(found.foreign, 1, "we would not encode a dash");
-    std::fs::remove_dir_all(env.blob_dir().join("uploads/images/u%2Dx")).expect("the foreign one");
+    assert_eq!(found.foreign, 1, "our keys do not encode a dash");
+    std::fs::remove_dir_all(env.blob_dir().join("uploads/images/u%2Dx")).expect("the foreign object");
     assert_eq!(stored(&env), before);
-    let all_at_once =
+    let in_default_pages =
         orphan_blobs::run(&server.app.core, &SweepLease::unleased(&server.app.core)).await.expect("a scan");
-    assert_eq!((all_at_once.total, all_at_once.missing, all_at_once.listed), (0, 0, 60));
+    assert_eq!((in_default_pages.total, in_default_pages.missing, in_default_pages.listed), (0, 0, 60));
 }
 
-async fn what_is_missing_is_reported_until_it_is_back(database: Database) {
+async fn a_missing_object_is_reported_until_it_is_back(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
     let ids = uploads(&server, 3).await;
     let path = env.blob_dir().join(key_of(&ids[1]));
-    let away = env.folder().join("away");
+    let backup = env.folder().join("backup");
     let missing = async || {
         let seen = me.get("/api/v2/uploads/orphans").await.expect(200);
         let samples = seen["missingBlobs"]["samples"].as_array().expect("a list").clone();
@@ -210,30 +211,30 @@ async fn what_is_missing_is_reported_until_it_is_back(database: Database) {
             .map(|sample| sample["fileId"].as_str().expect("an id").to_owned())
             .collect::<Vec<_>>()
     };
-    std::fs::rename(&path, &away).expect("somebody takes it away");
+    std::fs::rename(&path, &backup).expect("the object is moved");
     for _ in 0..2 {
         let seen = scan(&server).await;
         assert_eq!((seen.total, seen.missing, seen.deleted), (0, 1, 0));
         assert_eq!(missing().await, [ids[1].clone()]);
     }
-    assert_eq!(me.file(&ids[1]).await["status"], "ready", "nothing is deleted for it");
+    assert_eq!(me.file(&ids[1]).await["status"], "ready", "a missing object deletes no file");
 
-    std::fs::rename(&away, &path).expect("it is brought back");
+    std::fs::rename(&backup, &path).expect("the object is restored");
     assert_eq!(scan(&server).await.missing, 0);
     assert_eq!(missing().await, Vec::<String>::new());
     assert_eq!(env.scalar("SELECT COUNT(*) FROM missing_blobs").await, 0);
 
-    std::fs::remove_file(&path).expect("and taken for good");
+    std::fs::remove_file(&path).expect("the object is removed");
     scan(&server).await;
     assert_eq!(missing().await.len(), 1);
     me.delete(&format!("/api/v2/files/{}", ids[1])).await.expect(204);
-    assert_eq!(missing().await.len(), 0, "of a file that is deleted nothing is missed");
+    assert_eq!(missing().await.len(), 0, "a deleted file misses no object");
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// What stages have made counts too; what an attempt that did not end well has made does not have to be there.
-async fn what_stages_made_is_compared_as_well(database: Database) {
+/// An object of a completed stage must exist. An object of a failed attempt need not.
+async fn derived_objects_are_compared_too(database: Database) {
     let settings = [UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")];
     let env = TestEnv::with_stages(database, "extract,chunk", &settings);
     let server = env.start().await;
@@ -244,10 +245,10 @@ async fn what_stages_made_is_compared_as_well(database: Database) {
     let seen = scan(&server).await;
     assert_eq!((seen.total, seen.missing, seen.listed), (0, 0, 2));
 
-    std::fs::remove_file(env.blob_dir().join(&derived[0])).expect("taken away");
+    std::fs::remove_file(env.blob_dir().join(&derived[0])).expect("the object is removed");
     assert_eq!(scan(&server).await.missing, 1);
     env.execute("DELETE FROM text_parts").await;
-    assert_eq!(scan(&server).await.missing, 0, "nobody relies on it");
+    assert_eq!(scan(&server).await.missing, 0, "no row needs the object");
     assert_eq!(env.scalar("SELECT COUNT(*) FROM missing_blobs").await, 0);
 }
 
@@ -255,7 +256,7 @@ async fn a_dry_run_changes_nothing(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
     let server = env.start().await;
     let ids = uploads(&server, 3).await;
-    std::fs::remove_file(env.blob_dir().join(key_of(&ids[0]))).expect("taken away");
+    std::fs::remove_file(env.blob_dir().join(key_of(&ids[0]))).expect("the object is removed");
     for n in 0..30 {
         plant(&env, &unknown_key(n), 2 * DAY_MS);
     }
@@ -273,8 +274,8 @@ async fn a_dry_run_changes_nothing(database: Database) {
     assert_eq!(scan(&server).await.deleted, 30);
 }
 
-/// Tombstones outnumber what is in the store, and are passed by.
-async fn a_long_row_of_tombstones_is_passed_by(database: Database) {
+/// There are more tombstones than objects in the store.
+async fn tombstones_are_skipped(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
     let server = env.start().await;
     let kept = uploads(&server, 2).await;
@@ -287,37 +288,37 @@ async fn a_long_row_of_tombstones_is_passed_by(database: Database) {
     assert_eq!((seen.total, seen.missing, seen.listed), (0, 0, 4));
     env.advance(HOUR_MS);
     for id in kept.iter().chain(&last) {
-        assert!(is_there(&env, &key_of(id)));
+        assert!(exists(&env, &key_of(id)));
     }
 }
 
-/// A tenant's folder that lies on another disk, and a link that leads nowhere: neither is an object.
-async fn links_to_folders_are_left_alone(database: Database) {
+/// A link to a folder on another disk and a dangling link: neither is an object.
+async fn links_to_folders_are_ignored(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
     let server = env.start().await;
     let id = uploads(&server, 1).await.remove(0);
-    let (here, there) = (env.blob_dir().join("uploads/t"), env.folder().join("another disk"));
-    std::fs::rename(&here, &there).expect("moved");
-    std::os::unix::fs::symlink(&there, &here).expect("linked");
+    let (link, target) = (env.blob_dir().join("uploads/t"), env.folder().join("another disk"));
+    std::fs::rename(&link, &target).expect("moved");
+    std::os::unix::fs::symlink(&target, &link).expect("linked");
     std::os::unix::fs::symlink("nowhere", env.blob_dir().join("uploads/dangling")).expect("linked");
     let seen = scan(&server).await;
     assert_eq!((seen.total, seen.deleted, seen.missing), (0, 0, 0), "{seen:?}");
-    assert!(here.is_symlink() && is_there(&env, &key_of(&id)));
+    assert!(link.is_symlink() && exists(&env, &key_of(&id)));
     server.me().get(&format!("/api/v2/files/{id}/download")).await.expect(302);
 }
 
 on_each_database!(
-    links_to_folders_are_left_alone,
-    an_orphan_goes_after_the_grace_and_never_before,
-    what_came_after_the_end_of_its_file_needs_no_grace,
-    unconfirmed_uploads_are_nobodys_orphans,
-    objects_of_others_stay,
-    what_is_older_than_the_mark_stays,
-    what_was_deleted_is_on_record,
-    names_that_no_store_can_delete_are_those_of_others,
-    the_order_of_names_is_that_of_their_bytes,
-    what_is_missing_is_reported_until_it_is_back,
-    what_stages_made_is_compared_as_well,
+    links_to_folders_are_ignored,
+    an_orphan_is_deleted_after_the_grace_period,
+    a_late_object_of_a_deleted_file_has_no_grace_period,
+    unconfirmed_uploads_are_not_orphans,
+    foreign_objects_are_kept_and_counted,
+    an_object_older_than_the_marker_is_kept,
+    each_deleted_object_is_in_the_deletion_log,
+    objects_with_invalid_keys_are_foreign,
+    keys_are_ordered_by_their_bytes,
+    a_missing_object_is_reported_until_it_is_back,
+    derived_objects_are_compared_too,
     a_dry_run_changes_nothing,
-    a_long_row_of_tombstones_is_passed_by,
+    tombstones_are_skipped,
 );

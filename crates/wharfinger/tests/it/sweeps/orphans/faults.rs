@@ -1,8 +1,9 @@
-//! Scans that are cut off, taken over, doubled, or kept from a part of the store: nothing is lost, done twice, or left.
+//! Scans that crash, are taken over, run twice, or cannot read a part of the store. No orphan is lost, left or deleted
+//! twice.
 
 use super::{
-    DAY_MS, HOUR_MS, SLOW, SMALL, UNKNOWN_DERIVED, UNLIMITED, is_there, key_of, plant, scan, stored,
-    try_scan, unknown_key,
+    DAY_MS, HOUR_MS, SLOW, SMALL, UNKNOWN_DERIVED, UNLIMITED, exists, key_of, plant, scan, stored, try_scan,
+    unknown_key,
 };
 use crate::oracle;
 use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
@@ -22,10 +23,10 @@ fn plant_orphans(env: &TestEnv) {
 }
 
 fn orphans_left(env: &TestEnv) -> u64 {
-    (0..ORPHANS).filter(|n| is_there(env, &unknown_key(*n))).count() as u64
+    (0..ORPHANS).filter(|n| exists(env, &unknown_key(*n))).count() as u64
 }
 
-/// Past every pause between attempts.
+/// Waits longer than any retry delay.
 async fn settle_later(env: &TestEnv, server: &TestApp) {
     for _ in 0..3 {
         env.advance(2 * HOUR_MS);
@@ -33,7 +34,7 @@ async fn settle_later(env: &TestEnv, server: &TestApp) {
     }
 }
 
-async fn living(env: &TestEnv) -> Vec<String> {
+async fn upload_three(env: &TestEnv) -> Vec<String> {
     let server = env.start().await;
     let mut ids = Vec::new();
     for _ in 0..3 {
@@ -43,24 +44,24 @@ async fn living(env: &TestEnv) -> Vec<String> {
     ids
 }
 
-/// At each call between transactions and to the store, every fault that differs there.
-async fn a_scan_that_crashes_at_any_call_is_gone_on_with(database: Database) {
+/// Hits each call between transactions and each call to the store with every fault that has a different effect there.
+async fn a_scan_that_crashes_at_any_call_is_resumed(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
-    let ids = living(&env).await;
+    let ids = upload_three(&env).await;
     let mut n = 1;
-    while let Some(call) = crashes_at(&env, Fault::Fail, n).await {
+    while let Some(call) = hit_call(&env, Fault::Fail, n).await {
         for fault in Fault::distinct_at(call).iter().filter(|fault| **fault != Fault::Fail) {
-            crashes_at(&env, *fault, n).await;
+            hit_call(&env, *fault, n).await;
         }
         n += 1;
-        assert!(n < 300, "a scan makes no end of calls");
+        assert!(n < 300, "the scan makes too many calls");
     }
     assert!(n > 10, "only {n} calls");
-    assert!(ids.iter().all(|id| is_there(&env, &key_of(id))));
+    assert!(ids.iter().all(|id| exists(&env, &key_of(id))));
 }
 
-/// Answers which call was hit, if there was one with that number.
-async fn crashes_at(env: &TestEnv, fault: Fault, n: u64) -> Option<&'static str> {
+/// Returns the name of the call that was hit, or None if the scan made fewer calls.
+async fn hit_call(env: &TestEnv, fault: Fault, n: u64) -> Option<&'static str> {
     plant_orphans(env);
     let faults = Faults::at_ignoring_statements(n, fault);
     let server = env.start_with(faults.clone()).await;
@@ -70,8 +71,8 @@ async fn crashes_at(env: &TestEnv, fault: Fault, n: u64) -> Option<&'static str>
 
     let server = env.start().await;
     oracle::catalog_is_sound(&server).await;
-    let healed = scan(&server).await;
-    assert_eq!(healed.errors, 0, "{fault:?} at {n}: {healed:?}");
+    let resumed = scan(&server).await;
+    assert_eq!(resumed.errors, 0, "{fault:?} at {n}: {resumed:?}");
     settle_later(env, &server).await;
     assert_eq!(orphans_left(env), 0, "{fault:?} at {n}");
     let again = scan(&server).await;
@@ -89,34 +90,34 @@ async fn claim(server: &TestApp) -> Fence {
         lease_ms: LEASE_MS,
         only_if_due: true,
     };
-    match server.app.core.catalog.claim_sweep(claim).await.expect("asked") {
+    match server.app.core.catalog.claim_sweep(claim).await.expect("an answer") {
         SweepClaimOutcome::Leased(fence) => fence,
         other => panic!("{other:?}"),
     }
 }
 
-async fn who_lost_its_turn_orders_nothing(database: Database) {
+async fn a_scan_that_lost_its_lease_deletes_nothing(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
-    living(&env).await;
+    upload_three(&env).await;
     plant_orphans(&env);
-    let (zombie, heir) = (env.start().await, env.start().await);
-    let lost = SweepLease::with_fence(&zombie.app.core, claim(&zombie).await);
+    let (old, new) = (env.start().await, env.start().await);
+    let lost = SweepLease::with_fence(&old.app.core, claim(&old).await);
     env.advance(LEASE_MS);
-    let lease = SweepLease::with_fence(&heir.app.core, claim(&heir).await);
-    assert_eq!(run_with(&zombie.app.core, &lost, SMALL).await, Err(VerbError::TakenOver));
+    let lease = SweepLease::with_fence(&new.app.core, claim(&new).await);
+    assert_eq!(run_with(&old.app.core, &lost, SMALL).await, Err(VerbError::TakenOver));
     let written = "SELECT (SELECT COUNT(*) FROM orphan_scans) + (SELECT COUNT(*) FROM orphan_blobs) \
         + (SELECT COUNT(*) FROM pending_cleanups)";
     assert_eq!((env.scalar(written).await, orphans_left(&env)), (0, ORPHANS));
 
-    let swept = run_with(&heir.app.core, &lease, SMALL).await.expect("its lease");
+    let swept = run_with(&new.app.core, &lease, SMALL).await.expect("the lease is valid");
     assert_eq!((swept.total, swept.deleted), (ORPHANS, ORPHANS));
-    oracle::all_is_healed(&env, &heir).await;
+    oracle::all_is_healed(&env, &new).await;
 }
 
-/// Taken over in the middle: the heir goes on where the other was, and counts nothing twice.
-async fn who_takes_over_goes_on_where_the_other_was(database: Database) {
+/// After a crash in the middle of a scan, the next process continues it and counts each object once.
+async fn a_new_lease_owner_resumes_the_scan(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
-    let ids = living(&env).await;
+    let ids = upload_three(&env).await;
     plant_orphans(&env);
     for n in 1.. {
         let server = env.start_with(Faults::at(n, Fault::CrashBefore)).await;
@@ -129,37 +130,41 @@ async fn who_takes_over_goes_on_where_the_other_was(database: Database) {
         if listed > 0 && open > 0 {
             break;
         }
-        assert_eq!(env.scalar("SELECT COUNT(*) FROM pending_cleanups").await, 0, "the middle was missed");
+        assert_eq!(
+            env.scalar("SELECT COUNT(*) FROM pending_cleanups").await,
+            0,
+            "the scan has finished: there was no crash in the middle"
+        );
     }
     let id = env.texts("SELECT id FROM orphan_scans").await;
     let server = env.start().await;
     let swept = scan(&server).await;
     assert_eq!(env.texts("SELECT id FROM orphan_scans").await, id, "the same scan");
     assert_eq!((swept.total, swept.deleted), (ORPHANS, ORPHANS));
-    assert_eq!(swept.listed, ORPHANS + ids.len() as u64, "each object was counted once");
+    assert_eq!(swept.listed, ORPHANS + ids.len() as u64, "each object is counted once");
 
-    // One that was left for too long, or looked at another store, is not gone on with.
+    // A scan that was interrupted for too long is not resumed.
     plant_orphans(&env);
     let stop = CancellationToken::new();
     stop.cancel();
     run_with(&server.app.core, &SweepLease::unleased(&server.app.core).with_stop(&stop), SMALL)
         .await
-        .expect("cut short at once");
-    let begun = env.texts("SELECT id FROM orphan_scans WHERE ended_at IS NULL").await;
-    assert_eq!(begun.len(), 1);
+        .expect("it stops immediately");
+    let interrupted = env.texts("SELECT id FROM orphan_scans WHERE ended_at IS NULL").await;
+    assert_eq!(interrupted.len(), 1);
     env.advance(DAY_MS as i64);
     assert_eq!(scan(&server).await.deleted, ORPHANS);
-    assert_ne!(env.texts("SELECT id FROM orphan_scans").await, begun);
+    assert_ne!(env.texts("SELECT id FROM orphan_scans").await, interrupted);
 }
 
-async fn a_shutdown_stops_at_a_page(database: Database) {
+async fn a_shutdown_stops_the_scan_after_a_page(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
-    living(&env).await;
+    upload_three(&env).await;
     plant_orphans(&env);
     let server = env.start().await;
     let stop = CancellationToken::new();
     let lease = SweepLease::unleased(&server.app.core).with_stop(&stop);
-    let cut_in_the_middle = async {
+    let stop_in_the_middle = async {
         while env.scalar("SELECT COUNT(*) FROM orphan_scan_ranges WHERE listed > 0").await == 0 {
             tokio::task::yield_now().await;
         }
@@ -168,20 +173,20 @@ async fn a_shutdown_stops_at_a_page(database: Database) {
     let mut sweeping = std::pin::pin!(run_with(&server.app.core, &lease, SLOW));
     let swept = tokio::select! {
         swept = &mut sweeping => swept,
-        () = cut_in_the_middle => sweeping.await,
+        () = stop_in_the_middle => sweeping.await,
     };
-    swept.expect("it ends well");
+    swept.expect("the scan stops without an error");
     let rest = scan(&server).await;
-    // However far it had come.
+    // The first scan may have stopped at any page.
     assert_eq!(rest.deleted + ORPHANS - rest.total, ORPHANS);
     assert_eq!(orphans_left(&env), 0);
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Deletes that fail leave their orders, by which is seen how many there were.
+/// All deletes fail, so their cleanups stay and can be counted.
 async fn two_sweepers_handle_each_orphan_once(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
-    living(&env).await;
+    upload_three(&env).await;
     plant_orphans(&env);
     let (one, other) = (
         env.start_with(Faults::every_nth("delete", 1)).await,
@@ -195,25 +200,25 @@ async fn two_sweepers_handle_each_orphan_once(database: Database) {
         for outcome in [a, b] {
             assert!(
                 matches!(outcome, Ok(_) | Err(SweepRunError::Busy { .. })),
-                "the other is at it: {outcome:?}"
+                "the other process runs the sweep: {outcome:?}"
             );
         }
-        assert_eq!(orphans_left(&env), ORPHANS, "no delete was carried out");
+        assert_eq!(orphans_left(&env), ORPHANS, "no delete succeeded");
     }
     scan(&one).await;
     assert_eq!(env.scalar("SELECT COUNT(*) FROM pending_cleanups").await, ORPHANS as i64);
     assert_eq!(env.scalar("SELECT COUNT(DISTINCT file_path) FROM pending_cleanups").await, ORPHANS as i64);
     let shown = one.operator().get("/api/v2/uploads/orphans").await.expect(200);
-    assert_eq!(shown["orphanBlobs"]["count"], ORPHANS, "they are there until they are deleted");
+    assert_eq!(shown["orphanBlobs"]["count"], ORPHANS, "they are listed until they are deleted");
     let server = env.start().await;
     settle_later(&env, &server).await;
     oracle::all_is_healed(&env, &server).await;
     assert_eq!(env.scalar("SELECT COUNT(*) FROM orphan_blobs").await, 0);
 }
 
-async fn a_store_that_errs_on_every_third_delete_loses_all_in_the_end(database: Database) {
+async fn all_orphans_are_deleted_if_every_third_delete_fails(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
-    living(&env).await;
+    upload_three(&env).await;
     for n in 0..20 {
         plant(&env, &unknown_key(n), 2 * DAY_MS);
     }
@@ -228,10 +233,10 @@ async fn a_store_that_errs_on_every_third_delete_loses_all_in_the_end(database: 
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// I17: what cannot be listed keeps nothing else from being healed, time and again.
-async fn a_part_that_cannot_be_listed_does_not_hold_up_the_rest(database: Database) {
+/// I17: a prefix that can never be listed does not block the others.
+async fn a_prefix_that_cannot_be_listed_does_not_block_the_others(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
-    living(&env).await;
+    upload_three(&env).await;
     plant(&env, UNKNOWN_DERIVED, 2 * DAY_MS);
     let server = env.start_with(Faults::every_nth("list derived", 1)).await;
     for _ in 0..2 {
@@ -248,11 +253,11 @@ async fn a_part_that_cannot_be_listed_does_not_hold_up_the_rest(database: Databa
 }
 
 on_each_database!(
-    a_scan_that_crashes_at_any_call_is_gone_on_with,
-    who_lost_its_turn_orders_nothing,
-    who_takes_over_goes_on_where_the_other_was,
-    a_shutdown_stops_at_a_page,
+    a_scan_that_crashes_at_any_call_is_resumed,
+    a_scan_that_lost_its_lease_deletes_nothing,
+    a_new_lease_owner_resumes_the_scan,
+    a_shutdown_stops_the_scan_after_a_page,
     two_sweepers_handle_each_orphan_once,
-    a_store_that_errs_on_every_third_delete_loses_all_in_the_end,
-    a_part_that_cannot_be_listed_does_not_hold_up_the_rest,
+    all_orphans_are_deleted_if_every_third_delete_fails,
+    a_prefix_that_cannot_be_listed_does_not_block_the_others,
 );

@@ -1,9 +1,9 @@
-//! Orphans: found, left alone while in doubt, and gone in the end; and what becomes of a scan when something goes wrong.
+//! The scan for orphans: which objects it deletes and keeps, when it refuses to delete, and how it survives faults.
 
 mod blobs;
-mod doubts;
 mod faults;
 mod races;
+mod safeguards;
 mod stores;
 mod views;
 
@@ -22,7 +22,7 @@ const DAY_MS: u64 = 86_400_000;
 const HOUR_MS: i64 = 3_600_000;
 const UNLIMITED: (&str, &str) = ("ORPHAN_DELETE_LIMIT_PERCENT", "0");
 
-/// Few objects make many pages, entries and ranges.
+/// A few objects already fill several pages, checkpoints and ranges.
 const SMALL: ScanOptions = ScanOptions {
     objects_per_page: 2,
     pages_per_checkpoint: 2,
@@ -30,7 +30,7 @@ const SMALL: ScanOptions = ScanOptions {
     ranges_at_once: 2,
     pause: NO_PAUSE,
 };
-/// A page is an entry, one after the other: slow enough for something to happen meanwhile.
+/// One object per page and one range at a time, so that a test can act during the scan.
 const SLOW: ScanOptions = ScanOptions {
     objects_per_page: 1,
     pages_per_checkpoint: 1,
@@ -48,42 +48,42 @@ async fn scan(server: &TestApp) -> Outcome {
     try_scan(server).await.expect("a scan")
 }
 
-/// Puts bytes into the local store behind the program's back, as if it were so long ago, and the store ours for longer.
+/// Writes an object of this age directly into the local store, and makes the store's marker older than it.
 fn plant(env: &TestEnv, key: &str, age_ms: u64) {
-    backdate_mark(env);
+    backdate_marker(env);
     plant_foreign(env, key, age_ms);
 }
 
-/// As if the store had been claimed in 1970.
-fn backdate_mark(env: &TestEnv) {
+/// Changes the marker as if the store had been claimed in 1970.
+fn backdate_marker(env: &TestEnv) {
     let path = env.blob_dir().join(".wharfinger/store");
-    let Ok(mark) = std::fs::read_to_string(&path) else { return };
-    let words: Vec<&str> = mark.split_whitespace().collect();
+    let Ok(marker) = std::fs::read_to_string(&path) else { return };
+    let words: Vec<&str> = marker.split_whitespace().collect();
     if let [catalog, store, counter, _] = words[..] {
-        std::fs::write(&path, format!("{catalog} {store} {counter} 1\n")).expect("an older mark");
+        std::fs::write(&path, format!("{catalog} {store} {counter} 1\n")).expect("an older marker");
     }
 }
 
-/// The same without touching the mark: what is older than the mark belongs to others.
+/// Like [`plant`], but the marker stays as it is. An object older than the marker is foreign.
 fn plant_foreign(env: &TestEnv, key: &str, age_ms: u64) {
     let path = env.blob_dir().join(key);
-    std::fs::create_dir_all(path.parent().expect("a folder")).expect("its folder");
-    std::fs::write(&path, b"flotsam").expect("an object");
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("the parent folder");
+    std::fs::write(&path, b"unknown").expect("an object");
     let then = SystemTime::now() - Duration::from_millis(age_ms);
     let file = std::fs::File::options().write(true).open(&path).expect("the object");
-    file.set_modified(then).expect("another time");
+    file.set_modified(then).expect("the time is set");
 }
 
-fn is_there(env: &TestEnv, key: &str) -> bool {
+fn exists(env: &TestEnv, key: &str) -> bool {
     env.blob_dir().join(key).exists()
 }
 
-/// A key in the form of ours that no file has.
+/// A valid upload key without a file.
 fn unknown_key(n: u64) -> String {
     format!("uploads/t/u/00000000-0000-7000-8000-{n:012}")
 }
 
-/// The same of what stages make.
+/// A valid derived key without a file.
 const UNKNOWN_DERIVED: &str = "derived/t/u/00000000-0000-7000-8000-000000000000/\
     00000000-0000-7000-8000-000000000000-1/text-00000";
 

@@ -1,8 +1,9 @@
-//! Scans beside all that goes on: what is uploaded, confirmed and deleted meanwhile is never taken for an orphan.
+//! Scans during other traffic: a file that is uploaded, confirmed or deleted during a scan is never treated as an
+//! orphan.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{UNLIMITED, is_there, key_of, try_scan};
+use super::{UNLIMITED, exists, key_of, try_scan};
 use crate::oracle;
 use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 use wharfinger::core::VerbError;
@@ -11,8 +12,8 @@ use wharfinger_calls::faults::Faults;
 const USERS: u32 = 4;
 const SCANS: u32 = 30;
 
-/// Uploads and confirms, deletes most, until enough scans have looked on; answers what it keeps.
-async fn live(server: &TestApp, scans: &AtomicU32) -> Vec<String> {
+/// Uploads and confirms files and deletes most of them, until enough scans have run. Returns the ids of the kept files.
+async fn upload_and_delete(server: &TestApp, scans: &AtomicU32) -> Vec<String> {
     let me = server.me();
     let mut kept = Vec::new();
     let mut round = 0;
@@ -31,8 +32,8 @@ async fn live(server: &TestApp, scans: &AtomicU32) -> Vec<String> {
     kept
 }
 
-/// Without a grace nothing but the order of the reads and the second look keep the living apart from orphans.
-async fn nothing_alive_is_taken(database: Database) {
+/// Without a grace period, only the order of the reads and the second check protect live objects.
+async fn objects_of_live_files_are_never_deleted(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
     let server = env.start().await;
     let done = AtomicU32::new(0);
@@ -46,37 +47,37 @@ async fn nothing_alive_is_taken(database: Database) {
             done.fetch_add(1, Ordering::SeqCst);
         }
     };
-    let lives = futures::future::join_all((0..USERS).map(|_| live(&server, &done)));
-    let (kept, ()) = tokio::join!(lives, scans);
+    let traffic = futures::future::join_all((0..USERS).map(|_| upload_and_delete(&server, &done)));
+    let (kept, ()) = tokio::join!(traffic, scans);
     for id in kept.concat() {
-        assert!(is_there(&env, &key_of(&id)), "{id} is gone");
+        assert!(exists(&env, &key_of(&id)), "the object of {id} is missing");
         assert_eq!(server.me().file(&id).await["status"], "ready");
     }
-    try_scan(&server).await.expect("a last scan");
-    oracle::store_and_catalog_agree(&env, &server).await;
+    try_scan(&server).await.expect("the last scan");
+    oracle::store_matches_catalog(&env, &server).await;
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// What comes while the store is being listed has its row by the time the rows are read: it is not even suspected.
+/// A file that is uploaded while the store is listed has its row when the rows are read, so it is never a candidate.
 async fn rows_are_read_after_the_objects(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
     let faults = Faults::block_at("list");
     let server = env.start_with(faults.clone()).await;
-    let comes = async {
+    let upload = async {
         faults.reached().await;
         let file = server.me().upload("cargo", b"bytes").await;
         faults.release();
         file
     };
-    let (seen, file) = tokio::join!(try_scan(&server), comes);
+    let (seen, file) = tokio::join!(try_scan(&server), upload);
     let seen = seen.expect("a scan");
     assert_eq!(
         (seen.listed, seen.total, seen.skipped, seen.missing),
         (1, 0, 0, 0),
-        "it was listed, and known"
+        "the object was listed and its row was found"
     );
-    assert!(is_there(&env, &key_of(&file)));
+    assert!(exists(&env, &key_of(&file)));
 }
 
-on_each_database!(nothing_alive_is_taken, rows_are_read_after_the_objects);
+on_each_database!(objects_of_live_files_are_never_deleted, rows_are_read_after_the_objects);

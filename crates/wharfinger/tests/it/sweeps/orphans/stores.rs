@@ -1,4 +1,4 @@
-//! The same on stores that others serve: their listing, their clock, their neighbours.
+//! The same on S3 and Azure: their listings, their clocks, and other catalogs in the same bucket.
 
 use super::{HOUR_MS, UNLIMITED, key_of, scan, unknown_key};
 use crate::oracle;
@@ -7,14 +7,14 @@ use bytes::Bytes;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::WriteMode;
 
-const AT_ONCE: (&str, &str) = ("ORPHAN_BLOB_GRACE_MS", "0");
+const NO_GRACE: (&str, &str) = ("ORPHAN_BLOB_GRACE_MS", "0");
 
 async fn put(server: &TestApp, key: &str) {
     let key = ObjectKey::from_listing(key).expect("a key");
-    server.app.core.blobs.put(&key, Bytes::from_static(b"flotsam"), WriteMode::Overwrite).await.expect("put");
+    server.app.core.blobs.put(&key, Bytes::from_static(b"unknown"), WriteMode::Overwrite).await.expect("put");
 }
 
-/// A file that is confirmed; stores have words of their own for having taken its bytes.
+/// Uploads and confirms a file. Each store has its own success status for the upload.
 async fn uploaded(server: &TestApp) -> String {
     let grant = server.me().init("cargo", 5).await.expect(201);
     let answer = server.put_bytes(&grant, b"bytes").await;
@@ -24,24 +24,24 @@ async fn uploaded(server: &TestApp) -> String {
     id
 }
 
-async fn orphans_go_after_the_grace_and_the_living_stay(env: TestEnv) {
+async fn only_orphans_are_deleted_after_the_grace_period(env: TestEnv) {
     let server = env.start().await;
     for _ in 0..5 {
         uploaded(&server).await;
     }
-    let strays = ["uploads/stray.bin", "uploads/a b/it's ü %41+x.txt", "derived/x/y", "uploads/t/u2/x"];
-    for key in strays {
+    let foreign = ["uploads/other.bin", "uploads/a b/it's ü %41+x.txt", "derived/x/y", "uploads/t/u2/x"];
+    for key in foreign {
         put(&server, key).await;
     }
     put(&server, &unknown_key(1)).await;
-    let young = scan(&server).await;
-    assert_eq!((young.total, young.missing, young.foreign, young.listed), (0, 0, 4, 10));
+    let early = scan(&server).await;
+    assert_eq!((early.total, early.missing, early.foreign, early.listed), (0, 0, 4, 10));
     server.crash().await;
 
-    let server = env.start_but(AT_ONCE.0, AT_ONCE.1).await;
+    let server = env.start_but(NO_GRACE.0, NO_GRACE.1).await;
     let found = scan(&server).await;
     assert_eq!((found.total, found.deleted, found.errors, found.foreign), (1, 1, 0, 4));
-    for key in strays {
+    for key in foreign {
         let key = ObjectKey::from_listing(key).expect("a key");
         assert!(server.app.core.blobs.head(&key, None).await.is_ok(), "{key}");
         assert!(server.app.core.blobs.delete_many(&[key]).await[0].is_ok());
@@ -50,8 +50,8 @@ async fn orphans_go_after_the_grace_and_the_living_stay(env: TestEnv) {
     assert_eq!((scan(&server).await.total, scan(&server).await.listed), (0, 5));
 }
 
-/// A URL that the store honours although everything about its file is over.
-async fn a_late_put_is_swept_without_a_grace(env: TestEnv) {
+/// The store accepts the URL although the file was reclaimed long ago.
+async fn a_late_put_has_no_grace_period(env: TestEnv) {
     let server = env.start().await;
     uploaded(&server).await;
     let grant = server.me().init("late", 5).await.expect(201);
@@ -67,7 +67,7 @@ async fn a_late_put_is_swept_without_a_grace(env: TestEnv) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn what_is_missing_is_reported(env: TestEnv) {
+async fn a_missing_object_is_reported(env: TestEnv) {
     let server = env.start().await;
     let file = uploaded(&server).await;
     uploaded(&server).await;
@@ -79,17 +79,17 @@ async fn what_is_missing_is_reported(env: TestEnv) {
     assert_eq!(shown["missingBlobs"]["samples"][0]["fileId"], file.as_str());
 }
 
-/// Another catalog's objects in the same bucket, under a prefix that begins with ours.
+/// The prefix of the other catalog starts with our prefix.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_neighbour_in_the_bucket_is_not_touched() {
+async fn another_catalog_in_the_same_bucket_is_not_touched() {
     let gateway = harness::radosgw::shared();
     let bucket = gateway.create_bucket();
-    let theirs = format!("s3://{bucket}/wharf2");
-    let ours = TestEnv::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &[UNLIMITED, AT_ONCE]);
-    let neighbour = TestEnv::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &[])
-        .also(&[("WHARFINGER_BLOB_URL", theirs.as_str())]);
-    let (server, other) = (ours.start().await, neighbour.start().await);
-    let file = other.me().upload("theirs", b"bytes").await;
+    let other_url = format!("s3://{bucket}/wharf2");
+    let ours = TestEnv::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &[UNLIMITED, NO_GRACE]);
+    let other = TestEnv::in_bucket(Database::Sqlite, &bucket, &gateway.endpoint(), &[])
+        .also(&[("WHARFINGER_BLOB_URL", other_url.as_str())]);
+    let (server, other) = (ours.start().await, other.start().await);
+    let file = other.me().upload("file of the other catalog", b"bytes").await;
     put(&other, &unknown_key(1)).await;
     uploaded(&server).await;
     put(&server, &unknown_key(1)).await;
@@ -97,8 +97,8 @@ async fn a_neighbour_in_the_bucket_is_not_touched() {
     assert_eq!((swept.total, swept.deleted, swept.listed), (1, 1, 2));
     let key = ObjectKey::parse(&key_of(&file)).expect("a key");
     assert!(other.app.core.blobs.head(&key, None).await.is_ok());
-    let stray = ObjectKey::from_listing(&unknown_key(1)).expect("a key");
-    assert!(other.app.core.blobs.head(&stray, None).await.is_ok());
+    let orphan = ObjectKey::from_listing(&unknown_key(1)).expect("a key");
+    assert!(other.app.core.blobs.head(&orphan, None).await.is_ok());
     oracle::all_is_healed(&ours, &server).await;
 }
 
@@ -129,7 +129,7 @@ macro_rules! on_stores {
 }
 
 on_stores!(
-    orphans_go_after_the_grace_and_the_living_stay,
-    a_late_put_is_swept_without_a_grace,
-    what_is_missing_is_reported,
+    only_orphans_are_deleted_after_the_grace_period,
+    a_late_put_has_no_grace_period,
+    a_missing_object_is_reported,
 );

@@ -1,4 +1,4 @@
-//! What would grow for ever: each kind of row goes when its retention is over, and is counted.
+//! Each kind of row that would grow without limit is deleted after its retention, and counted.
 
 use serde_json::json;
 use wharfinger::core::Role;
@@ -7,7 +7,7 @@ use super::{DAY_MS, sweep};
 use crate::batches::{open, path};
 use crate::test_app::{Database, METRICS, TestEnv, on_each_database};
 
-/// The counters are those of all tests of this process: they only grow.
+/// All tests of this process share the counters, which only increase.
 const COUNTERS: [&str; 7] = [
     "wharfinger_rows_expired_total{table=\"deletion_log\"}",
     "wharfinger_rows_expired_total{table=\"queue_tenants\"}",
@@ -18,7 +18,7 @@ const COUNTERS: [&str; 7] = [
     "wharfinger_outbox_lines_dropped_total{destination=\"archive\"}",
 ];
 
-async fn what_nobody_needs_any_more_goes_and_is_counted(database: Database) {
+async fn expired_rows_are_deleted_and_counted(database: Database) {
     wharfinger::telemetry::prometheus();
     let env = TestEnv::with_stages(database, "scan", &[("DELETION_LOG_DAYS", "30")]);
     let server = env.start().await;
@@ -28,7 +28,7 @@ async fn what_nobody_needs_any_more_goes_and_is_counted(database: Database) {
     me.delete(&format!("/api/v2/files/{deleted}")).await.expect(204);
     let batch = open(&me, &[]).await;
     me.post(&format!("{}/cancel", path(&batch)), json!({})).await.expect(200);
-    // So many attempts that its next change cuts the middle of its history.
+    // With so many versions, the next change removes the middle of the history.
     env.execute(
         "INSERT INTO file_history (file_id, version, at, to_status, reason, actor) \
              SELECT id, 30, 0, 'queued', 'tried again', 'a' FROM files WHERE file_name = 'kept'",
@@ -36,7 +36,7 @@ async fn what_nobody_needs_any_more_goes_and_is_counted(database: Database) {
     .await;
     env.execute("UPDATE files SET version = 249 WHERE file_name = 'kept'").await;
     server.settle().await;
-    // A tenant has nothing waiting once others were served after it.
+    // After jobs of another tenant, the row of tenant t in `queue_tenants` is no longer needed.
     for name in ["a", "b", "c"] {
         server.as_user("another", "u", Role::User).enqueue(name, b"three").await;
     }
@@ -51,28 +51,28 @@ async fn what_nobody_needs_any_more_goes_and_is_counted(database: Database) {
     ] {
         env.execute(line).await;
     }
-    let left = [
+    let expired = [
         "SELECT COUNT(*) FROM deletion_log",
         "SELECT COUNT(*) FROM file_counts WHERE files = 0",
         "SELECT COUNT(*) FROM upload_batches",
         "SELECT COUNT(*) FROM outbox WHERE destination IN ('broker', 'archive')",
     ];
-    for rows in left {
+    for rows in expired {
         assert!(env.scalar(rows).await > 0, "{rows}");
     }
 
     env.advance(31 * DAY_MS);
     sweep(&server, "upload-window").await;
     sweep(&server, "orphan-cleanup").await;
-    // These may have gone before.
-    let gone = [
+    // The server may have deleted these before.
+    let expired_earlier = [
         "SELECT COUNT(*) FROM file_history WHERE version = 30",
         "SELECT COUNT(*) FROM queue_tenants WHERE queue = 'file-scan' AND tenant_id = 't'",
     ];
-    for rows in left.into_iter().chain(gone) {
+    for rows in expired.into_iter().chain(expired_earlier) {
         assert_eq!(env.scalar(rows).await, 0, "{rows}");
     }
-    let _turn = METRICS.lock().await;
+    let _guard = METRICS.lock().await;
     let metrics = server.metrics().await;
     for counter in COUNTERS {
         let line = metrics.lines().find(|line| line.starts_with(counter));
@@ -83,5 +83,5 @@ async fn what_nobody_needs_any_more_goes_and_is_counted(database: Database) {
 }
 
 on_each_database! {
-    what_nobody_needs_any_more_goes_and_is_counted,
+    expired_rows_are_deleted_and_counted,
 }

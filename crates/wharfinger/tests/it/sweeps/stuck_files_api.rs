@@ -1,4 +1,4 @@
-//! The calls about stuck files: who sees which, and what a person's word does.
+//! The API for stuck files: which files a caller sees, and what a manual retry does.
 
 use serde_json::{Value, json};
 use wharfinger::core::Role;
@@ -23,7 +23,7 @@ fn ids(list: &Value) -> Vec<&str> {
     list["files"].as_array().expect("a list").iter().map(|file| file["id"].as_str().expect("an id")).collect()
 }
 
-async fn a_stuck_file_is_listed_with_what_is_wrong(database: Database) {
+async fn a_stuck_file_is_listed_with_its_problem(database: Database) {
     wharfinger::telemetry::prometheus();
     let env = TestEnv::with_stages(database, "scan", &[]);
     let server = env.start().await;
@@ -51,8 +51,8 @@ async fn a_stuck_file_is_listed_with_what_is_wrong(database: Database) {
     }
 }
 
-/// I11, for the list and for both ways to send on.
-async fn people_see_and_send_on_what_is_theirs(database: Database) {
+/// I11, for the list and for both retry calls.
+async fn callers_see_and_retry_only_the_files_of_their_scope(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[]);
     let server = env.start().await;
     let owners = [("t", "u"), ("t", "v"), ("other", "u")];
@@ -75,8 +75,8 @@ async fn people_see_and_send_on_what_is_theirs(database: Database) {
         assert_eq!(ids(&list), expected.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(list["total"], expected.len());
     }
-    let stranger = server.as_user("t", "v", Role::User);
-    retry(&stranger, &files[0]).await.expect_problem(404, "not_found");
+    let colleague = server.as_user("t", "v", Role::User);
+    retry(&colleague, &files[0]).await.expect_problem(404, "not_found");
     let none = server.as_user("none", "boss", Role::Admin);
     assert_eq!(
         retry_all(&none).await,
@@ -93,7 +93,7 @@ async fn people_see_and_send_on_what_is_theirs(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn pages_join_the_longest_stuck_first(database: Database) {
+async fn pages_contain_every_stuck_file_once(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[]);
     let server = env.start().await;
     let me = server.me();
@@ -122,8 +122,8 @@ async fn pages_join_the_longest_stuck_first(database: Database) {
     }
 }
 
-/// However often it was begun anew before, and before it is called stuck.
-async fn a_persons_word_goes_beyond_the_limit(database: Database) {
+/// A manual retry works after any number of retries, and before the file is stuck.
+async fn a_manual_retry_ignores_the_limit(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[("MAX_STUCK_RETRIES", "0")]);
     let server = env.start().await;
     let me = server.me();
@@ -142,7 +142,7 @@ async fn a_persons_word_goes_beyond_the_limit(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_file_that_waits_is_brought_forward(database: Database) {
+async fn a_manual_retry_skips_the_retry_delay(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[OUTSIDE]);
     let server = env.start().await;
     let (me, worker) = (server.me(), server.as_user("ops", "w", Role::Worker));
@@ -154,21 +154,21 @@ async fn a_file_that_waits_is_brought_forward(database: Database) {
     let job = lease().await.expect("a job");
     let in_work = retry(&me, &file).await.expect_problem(409, "in_work");
     assert_eq!(in_work["leaseUntil"], job["leaseUntil"]);
-    assert_eq!(me.file(&file).await["status"], "scanning", "it is the worker's");
+    assert_eq!(me.file(&file).await["status"], "scanning", "the worker keeps its lease");
     let path = format!("/api/v2/workers/jobs/{}/fail", job["jobId"].as_str().expect("an id"));
     worker.post(&path, json!({ "leaseToken": job["leaseToken"], "error": "out of paper" })).await.expect(200);
-    assert_eq!(lease().await, None, "not at once");
+    assert_eq!(lease().await, None, "the job waits for its retry delay");
     let retried = retry(&me, &file).await.expect(200);
     assert_eq!(
         (&retried["newStatus"], &retried["retryCount"]),
         (&json!("queued"), &json!(0)),
-        "nothing was stuck"
+        "the file was not stuck, so no recovery is counted"
     );
     assert_eq!(lease().await.expect("a job")["attempt"], 2);
     oracle::catalog_is_sound(&server).await;
 }
 
-async fn what_is_not_on_its_way_is_not_sent_on(database: Database) {
+async fn only_files_in_the_pipeline_can_be_retried(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[OUTSIDE]);
     let server = env.start().await;
     let me = server.me();
@@ -204,8 +204,8 @@ async fn what_is_not_on_its_way_is_not_sent_on(database: Database) {
         me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
         retry(&me, &file).await.expect_problem(404, "not_found");
     }
-    for none in ["018f4e6e-7f3a-7000-8000-000000000001", "x", "retry-all"] {
-        retry(&me, none).await.expect_problem(404, "not_found");
+    for unknown in ["018f4e6e-7f3a-7000-8000-000000000001", "x", "retry-all"] {
+        retry(&me, unknown).await.expect_problem(404, "not_found");
     }
     env.advance(2 * 3_600_000);
     server.settle().await;
@@ -213,8 +213,8 @@ async fn what_is_not_on_its_way_is_not_sent_on(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// One that cannot be mended is named, the others are sent on.
-async fn errors_are_told_file_by_file(database: Database) {
+/// A file that cannot be retried is reported, and the others are retried.
+async fn errors_are_reported_per_file(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[]);
     let server = env.start().await;
     let me = server.me();
@@ -222,7 +222,7 @@ async fn errors_are_told_file_by_file(database: Database) {
     for n in 0..5 {
         files.push(without_job(&env, &me, &format!("lost {n}")).await);
     }
-    env.execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name = 'lost 2'").await;
+    env.execute("UPDATE files SET stage = 'an unknown stage' WHERE file_name = 'lost 2'").await;
     env.advance(THRESHOLD_MS);
     let error = "Internal error. The server's log has the cause";
     let expected = json!({
@@ -238,11 +238,11 @@ async fn errors_are_told_file_by_file(database: Database) {
 }
 
 on_each_database! {
-    a_stuck_file_is_listed_with_what_is_wrong,
-    people_see_and_send_on_what_is_theirs,
-    pages_join_the_longest_stuck_first,
-    a_persons_word_goes_beyond_the_limit,
-    a_file_that_waits_is_brought_forward,
-    what_is_not_on_its_way_is_not_sent_on,
-    errors_are_told_file_by_file,
+    a_stuck_file_is_listed_with_its_problem,
+    callers_see_and_retry_only_the_files_of_their_scope,
+    pages_contain_every_stuck_file_once,
+    a_manual_retry_ignores_the_limit,
+    a_manual_retry_skips_the_retry_delay,
+    only_files_in_the_pipeline_can_be_retried,
+    errors_are_reported_per_file,
 }

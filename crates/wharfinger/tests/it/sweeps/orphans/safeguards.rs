@@ -1,6 +1,7 @@
-//! When nothing may be deleted: too much would go, or the store may be another catalog's, or newer than this one.
+//! The scan deletes nothing if it would delete too much, if the store may belong to another catalog, or if the store is
+//! newer than the catalog.
 
-use super::{DAY_MS, SLOW, UNLIMITED, is_there, key_of, plant, scan, stored, try_scan, unknown_key};
+use super::{DAY_MS, SLOW, UNLIMITED, exists, key_of, plant, scan, stored, try_scan, unknown_key};
 use crate::oracle;
 use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 use wharfinger::core::VerbError;
@@ -15,8 +16,8 @@ async fn uploads(server: &TestApp, count: usize) {
     }
 }
 
-const ANOTHERS_MARK: &str = "00000000-0000-7000-8000-000000000001 00000000-0000-7000-8000-000000000002 1\n";
-const ORDERS: &str = "SELECT COUNT(*) FROM pending_cleanups";
+const FOREIGN_MARKER: &str = "00000000-0000-7000-8000-000000000001 00000000-0000-7000-8000-000000000002 1\n";
+const CLEANUPS: &str = "SELECT COUNT(*) FROM pending_cleanups";
 
 async fn a_scan_that_would_delete_too_much_deletes_nothing(database: Database) {
     let slack = ("SLACK_WEBHOOK_URL", "https://hooks.slack.com/services/x");
@@ -26,11 +27,11 @@ async fn a_scan_that_would_delete_too_much_deletes_nothing(database: Database) {
     for n in 0..2 {
         plant(&env, &unknown_key(n), 2 * DAY_MS);
     }
-    let most = scan(&server).await;
+    let at_limit = scan(&server).await;
     assert_eq!(
-        (most.total, most.deleted, most.stopped),
+        (at_limit.total, at_limit.deleted, at_limit.stopped),
         (2, 2, None),
-        "ten of a hundred are not more than that"
+        "10 % is within the limit"
     );
 
     for n in 0..3 {
@@ -40,9 +41,10 @@ async fn a_scan_that_would_delete_too_much_deletes_nothing(database: Database) {
         let stopped = scan(&server).await;
         assert_eq!((stopped.total, stopped.deleted), (3, 0));
         assert!(stopped.stopped.expect("a reason").contains("3 of 21 objects"));
-        assert_eq!(env.scalar(ORDERS).await, 0);
-        let told = "SELECT COUNT(*) FROM outbox WHERE destination = 'slack' AND message LIKE '%3 of 21%'";
-        assert_eq!(env.scalar(told).await, alerts);
+        assert_eq!(env.scalar(CLEANUPS).await, 0);
+        let alert_count =
+            "SELECT COUNT(*) FROM outbox WHERE destination = 'slack' AND message LIKE '%3 of 21%'";
+        assert_eq!(env.scalar(alert_count).await, alerts);
         let shown = server.operator().get("/api/v2/uploads/orphans").await.expect(200);
         assert_eq!(
             (&shown["orphanBlobs"]["count"], &shown["orphanBlobs"]["totalSize"]),
@@ -52,11 +54,11 @@ async fn a_scan_that_would_delete_too_much_deletes_nothing(database: Database) {
     }
     server.crash().await;
     let server = env.start_but(UNLIMITED.0, UNLIMITED.1).await;
-    assert_eq!(scan(&server).await.deleted, 3, "a person has looked, and lifted the limit");
+    assert_eq!(scan(&server).await.deleted, 3, "the operator has removed the limit");
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// An empty catalog knows nothing, and would take all for orphans.
+/// For an empty catalog every object looks like an orphan.
 async fn an_empty_catalog_does_not_wipe_the_store(database: Database) {
     let env = TestEnv::with(database, &[("ORPHAN_BLOB_GRACE_MS", "0")]);
     let server = env.start().await;
@@ -67,7 +69,7 @@ async fn an_empty_catalog_does_not_wipe_the_store(database: Database) {
     let stopped = scan(&server).await;
     assert_eq!((stopped.total, stopped.deleted), (12, 0));
     assert!(stopped.stopped.is_some());
-    assert_eq!((stored(&env).len(), env.scalar(ORDERS).await), (12, 0));
+    assert_eq!((stored(&env).len(), env.scalar(CLEANUPS).await), (12, 0));
 }
 
 #[track_caller]
@@ -83,15 +85,15 @@ async fn the_store_of_another_catalog_is_not_touched(database: Database) {
     let server = env.start().await;
     uploads(&server, 2).await;
     plant(&env, &unknown_key(1), 2 * DAY_MS);
-    let mark = env.blob_dir().join(".wharfinger/store");
-    let ours = std::fs::read(&mark).expect("a mark");
-    std::fs::write(&mark, ANOTHERS_MARK).expect("another's");
+    let marker = env.blob_dir().join(".wharfinger/store");
+    let ours = std::fs::read(&marker).expect("a marker");
+    std::fs::write(&marker, FOREIGN_MARKER).expect("a foreign marker");
     assert!(in_doubt(try_scan(&server).await).contains("the store of another catalog"));
-    std::fs::remove_file(&mark).expect("no mark at all");
+    std::fs::remove_file(&marker).expect("no marker");
     assert!(in_doubt(try_scan(&server).await).contains("Is its disk mounted?"));
-    assert!(is_there(&env, &unknown_key(1)));
-    assert_eq!(env.scalar("SELECT COUNT(*) FROM orphan_scans").await, 0, "not even looked at");
-    std::fs::write(&mark, ours).expect("ours");
+    assert!(exists(&env, &unknown_key(1)));
+    assert_eq!(env.scalar("SELECT COUNT(*) FROM orphan_scans").await, 0, "the scan did not start");
+    std::fs::write(&marker, ours).expect("our marker");
     assert_eq!(scan(&server).await.deleted, 1);
 }
 
@@ -105,86 +107,90 @@ async fn a_catalog_from_a_backup_deletes_nothing(database: Database) {
     env.execute("DELETE FROM objects").await;
     env.execute("UPDATE catalog_facts SET value = '1' WHERE name = 'store_counter'").await;
     assert!(in_doubt(try_scan(&server).await).contains("--accept-store"));
-    assert!(is_there(&env, &key_of(&newer)));
+    assert!(exists(&env, &key_of(&newer)));
     store::accept(&server.app.core.catalog, &server.app.core.store_ref(), server.app.core.clock.now())
         .await
-        .expect("a person's word");
+        .expect("accepted");
     assert_eq!(scan(&server).await.deleted, 1);
 }
 
-/// Crashes at one call after the other until the orphan is written down and not ordered to be deleted yet. One range
-/// after the other: of two, the one may come as far as the end while the other dies.
-async fn found_and_no_more(env: &TestEnv) {
+/// Crashes a scan at each call in turn, until the orphan is recorded and its cleanup is not. Uses one range at a time,
+/// because of two concurrent ranges one may finish while the other crashes.
+async fn crash_after_the_orphan_is_recorded(env: &TestEnv) {
     for n in 1..200 {
         let server = env.start_with(Faults::at(n, Fault::CrashBefore)).await;
         let _ = run_with(&server.app.core, &SweepLease::unleased(&server.app.core), SLOW).await;
         server.crash().await;
-        assert_eq!(env.scalar(ORDERS).await, 0, "the moment in between was missed");
+        assert_eq!(
+            env.scalar(CLEANUPS).await,
+            0,
+            "the cleanup exists already: there was no crash between the two"
+        );
         let open = "SELECT COUNT(*) FROM orphan_scan_ranges WHERE done = 0";
         if env.scalar("SELECT COUNT(*) FROM orphan_blobs").await == 1 && env.scalar(open).await == 0 {
             return;
         }
     }
-    panic!("it was never found");
+    panic!("the orphan was not found");
 }
 
-async fn a_store_that_is_in_doubt_after_the_scan_keeps_everything(database: Database) {
+async fn nothing_is_deleted_if_the_store_is_in_doubt_after_the_scan(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
     env.start().await.crash().await;
     plant(&env, &unknown_key(1), 2 * DAY_MS);
-    found_and_no_more(&env).await;
+    crash_after_the_orphan_is_recorded(&env).await;
     let server = env.start().await;
     env.execute("UPDATE catalog_facts SET value = '0' WHERE name = 'store_counter'").await;
     in_doubt(try_scan(&server).await);
-    assert_eq!(env.scalar(ORDERS).await, 0);
+    assert_eq!(env.scalar(CLEANUPS).await, 0);
     store::accept(&server.app.core.catalog, &server.app.core.store_ref(), server.app.core.clock.now())
         .await
-        .expect("a person's word");
-    assert_eq!(scan(&server).await.deleted, 1, "the same scan goes on");
+        .expect("accepted");
+    assert_eq!(scan(&server).await.deleted, 1, "the same scan continues");
 }
 
-/// Whose the store is, is asked again when the scan is over.
-async fn a_store_that_is_swapped_under_a_scan_keeps_everything(database: Database) {
+/// The scan checks the marker again before it deletes.
+async fn nothing_is_deleted_if_the_store_is_replaced_during_the_scan(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED]);
     let faults = Faults::block_at("list");
     let server = env.start_with(faults.clone()).await;
     for n in 0..100 {
         plant(&env, &unknown_key(n), 2 * DAY_MS);
     }
-    let swap = async {
+    let replace = async {
         faults.reached().await;
-        std::fs::write(env.blob_dir().join(".wharfinger/store"), ANOTHERS_MARK).expect("swapped");
+        std::fs::write(env.blob_dir().join(".wharfinger/store"), FOREIGN_MARKER).expect("a foreign marker");
         faults.release();
     };
-    let both = async { tokio::join!(try_scan(&server), swap) };
+    let both = async { tokio::join!(try_scan(&server), replace) };
     let (swept, ()) = tokio::time::timeout(std::time::Duration::from_secs(60), both).await.expect("it ends");
     assert!(in_doubt(swept).contains("the store of another catalog"));
-    assert_eq!((stored(&env).len(), env.scalar(ORDERS).await), (100, 0));
+    assert_eq!((stored(&env).len(), env.scalar(CLEANUPS).await), (100, 0));
 }
 
-/// The row of a living file is hidden while the scan looks, and there again when it would be queued.
-async fn a_row_that_came_in_between_keeps_its_object(database: Database) {
+/// The row of a live file is hidden during the scan and visible again before the cleanup is written.
+async fn an_object_whose_row_appears_after_the_scan_is_kept(database: Database) {
     let env = TestEnv::with(database, &[UNLIMITED, ("ORPHAN_BLOB_GRACE_MS", "0")]);
     let server = env.start().await;
     let file = server.me().upload("cargo", b"bytes").await;
     server.crash().await;
     env.execute("UPDATE objects SET key = 'hidden/' || key").await;
-    found_and_no_more(&env).await;
+    crash_after_the_orphan_is_recorded(&env).await;
     env.execute("UPDATE objects SET key = REPLACE(key, 'hidden/', '')").await;
     let server = env.start().await;
     let seen = scan(&server).await;
     assert_eq!((seen.total, seen.deleted, seen.errors), (0, 0, 0));
-    assert!(is_there(&env, &key_of(&file)));
+    assert!(exists(&env, &key_of(&file)));
     assert_eq!(env.scalar("SELECT COUNT(*) FROM orphan_blobs").await, 0);
     oracle::all_is_healed(&env, &server).await;
 }
 
 on_each_database!(
-    a_store_that_is_swapped_under_a_scan_keeps_everything,
+    nothing_is_deleted_if_the_store_is_replaced_during_the_scan,
     a_scan_that_would_delete_too_much_deletes_nothing,
     an_empty_catalog_does_not_wipe_the_store,
     the_store_of_another_catalog_is_not_touched,
     a_catalog_from_a_backup_deletes_nothing,
-    a_store_that_is_in_doubt_after_the_scan_keeps_everything,
-    a_row_that_came_in_between_keeps_its_object,
+    nothing_is_deleted_if_the_store_is_in_doubt_after_the_scan,
+    an_object_whose_row_appears_after_the_scan_is_kept,
 );

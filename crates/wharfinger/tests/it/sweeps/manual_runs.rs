@@ -1,11 +1,11 @@
-//! Sweeps asked for by people: who may, what they are told, and that nothing is done twice or by a dry run.
+//! Manual sweep runs: who may start them, what they return, and that a sweep does not run twice or write in a dry run.
 
 use serde_json::{Value, json};
 use wharfinger::core::Role;
 use wharfinger::sweeps::{LEASE_MS, Sweep};
 use wharfinger_catalog::SweepClaim;
 
-use super::{ask, dry_run, sweep};
+use super::{dry_run, run_sweep, sweep};
 use crate::oracle;
 use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 
@@ -18,7 +18,7 @@ async fn listed(server: &TestApp, name: &str) -> Value {
     sweeps.iter().find(|sweep| sweep["name"] == name).expect("listed").clone()
 }
 
-async fn they_are_for_operators(database: Database) {
+async fn only_operators_may_run_sweeps(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     for role in [Role::User, Role::Admin, Role::Worker] {
@@ -28,13 +28,13 @@ async fn they_are_for_operators(database: Database) {
         client.post(&run, json!({})).await.expect_problem(403, "forbidden");
     }
     let operator = server.operator();
-    operator.post(&format!("{LIST}/spring/run"), json!({})).await.expect_problem(404, "not_found");
+    operator.post(&format!("{LIST}/unknown/run"), json!({})).await.expect_problem(404, "not_found");
     let run = format!("{LIST}/upload-window/run");
     operator.post(&run, json!({ "dryrun": true })).await.expect_problem(400, "invalid_request");
     operator.send(operator.request(reqwest::Method::POST, &run)).await.expect(200);
 }
 
-async fn each_is_listed_with_its_last_run_and_its_next(database: Database) {
+async fn each_sweep_is_listed_with_its_last_and_next_run(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let names = server.operator().get(LIST).await.expect(200);
@@ -64,7 +64,7 @@ async fn each_is_listed_with_its_last_run_and_its_next(database: Database) {
     assert_eq!((&after["result"], &after["duration"]), (&result, &json!(0)));
 }
 
-async fn one_that_runs_elsewhere_is_not_run_twice(database: Database) {
+async fn a_running_sweep_is_not_started_again(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let claim = SweepClaim {
@@ -74,19 +74,19 @@ async fn one_that_runs_elsewhere_is_not_run_twice(database: Database) {
         lease_ms: LEASE_MS,
         only_if_due: true,
     };
-    server.app.core.catalog.claim_sweep(claim).await.expect("asked");
-    let refused = ask(&server, "upload-window", false).await.expect_problem(409, "sweep_running");
+    server.app.core.catalog.claim_sweep(claim).await.expect("an answer");
+    let refused = run_sweep(&server, "upload-window", false).await.expect_problem(409, "sweep_running");
     assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("another 17")), "{refused}");
     assert_eq!(listed(&server, "upload-window").await["runningOn"], "another 17");
     dry_run(&server, "upload-window").await;
     sweep(&server, "batch-timeout").await;
-    // It died.
+    // Its lease expires.
     env.advance(LEASE_MS);
     assert_eq!(listed(&server, "upload-window").await["runningOn"], Value::Null);
     sweep(&server, "upload-window").await;
 }
 
-/// Something for each to find.
+/// Creates work for each sweep.
 async fn prepare(env: &TestEnv, server: &TestApp) {
     let me = server.me();
     for name in ["a", "b"] {
@@ -101,22 +101,22 @@ async fn prepare(env: &TestEnv, server: &TestApp) {
     env.advance(25 * HOUR_MS);
 }
 
-async fn a_dry_run_finds_the_same_and_changes_nothing(database: Database) {
+async fn a_dry_run_reports_the_same_and_changes_nothing(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     prepare(&env, &server).await;
     let before = env.scalar("SELECT CAST(SUM(version) AS BIGINT) FROM files").await;
     let stored = oracle::stored(&env, &server).await;
-    let mut foreseen = Vec::new();
+    let mut reported = Vec::new();
     for name in ["batch-timeout", "pending-cleanups", "quota-sync", "upload-window"] {
-        foreseen.push((name, dry_run(&server, name).await));
-        assert_eq!(dry_run(&server, name).await, foreseen[foreseen.len() - 1].1, "{name} again");
+        reported.push((name, dry_run(&server, name).await));
+        assert_eq!(dry_run(&server, name).await, reported[reported.len() - 1].1, "second dry run of {name}");
         assert_eq!(listed(&server, name).await["lastRun"], Value::Null, "{name}");
     }
     assert_eq!(env.scalar("SELECT CAST(SUM(version) AS BIGINT) FROM files").await, before);
     assert_eq!(oracle::stored(&env, &server).await, stored);
     let (batches, cleanups, quotas, uploads) =
-        (&foreseen[0].1, &foreseen[1].1, &foreseen[2].1, &foreseen[3].1);
+        (&reported[0].1, &reported[1].1, &reported[2].1, &reported[3].1);
     assert_eq!((&batches["expiredBatches"], &batches["deletedFiles"]), (&json!(1), &json!(2)));
     assert_eq!(cleanups["attempted"], 1);
     assert_eq!(quotas["driftBytes"], 7);
@@ -125,7 +125,7 @@ async fn a_dry_run_finds_the_same_and_changes_nothing(database: Database) {
     assert_eq!(sweep(&server, "quota-sync").await["driftBytes"], 7);
     assert_eq!(sweep(&server, "batch-timeout").await["deletedFiles"], 2);
     let result = sweep(&server, "upload-window").await;
-    assert_eq!(result["reclaimed"], 2, "the batch's are gone: {result}");
+    assert_eq!(result["reclaimed"], 2, "the files of the batch are reclaimed already: {result}");
     assert!(sweep(&server, "pending-cleanups").await["done"].as_u64() >= Some(1));
     server.settle().await;
     for name in ["batch-timeout", "pending-cleanups", "quota-sync", "upload-window"] {
@@ -135,13 +135,13 @@ async fn a_dry_run_finds_the_same_and_changes_nothing(database: Database) {
             .expect("an object")
             .iter()
             .all(|(name, value)| name == "tenants" || *value == 0);
-        assert!(idle, "{name} ran twice and did something: {result}");
+        assert!(idle, "the second run of {name} did something: {result}");
     }
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// I17: a batch that cannot be read is in the way of its own files, and of no others.
-async fn a_batch_that_cannot_be_read_stops_nothing_else(database: Database) {
+/// I17: a batch that cannot be read blocks its own files and no others.
+async fn an_unreadable_batch_does_not_stop_the_sweep(database: Database) {
     let env = TestEnv::with(database, &[("BATCH_TIMEOUT_MS", "3600000")]);
     let server = env.start().await;
     let me = server.me();
@@ -150,15 +150,15 @@ async fn a_batch_that_cannot_be_read_stops_nothing_else(database: Database) {
     me.init("a", 3).await.expect(201);
     env.execute("UPDATE upload_batches SET tenant_id = ''").await;
     env.advance(25 * HOUR_MS);
-    let ran = ask(&server, "upload-window", false).await.expect(200);
+    let ran = run_sweep(&server, "upload-window", false).await.expect(200);
     assert_eq!((&ran["result"]["reclaimed"], &ran["result"]["errors"]), (&json!(1), &json!(1)), "{ran}");
     assert!(ran["error"].is_string(), "{ran}");
 }
 
 on_each_database! {
-    a_batch_that_cannot_be_read_stops_nothing_else,
-    they_are_for_operators,
-    each_is_listed_with_its_last_run_and_its_next,
-    one_that_runs_elsewhere_is_not_run_twice,
-    a_dry_run_finds_the_same_and_changes_nothing,
+    an_unreadable_batch_does_not_stop_the_sweep,
+    only_operators_may_run_sweeps,
+    each_sweep_is_listed_with_its_last_and_next_run,
+    a_running_sweep_is_not_started_again,
+    a_dry_run_reports_the_same_and_changes_nothing,
 }
