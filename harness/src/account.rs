@@ -1,5 +1,5 @@
-//! Who we are, and whom a server runs as: PostgreSQL refuses to run as root, and containers are
-//! mostly root.
+//! The account of this process, and the account that a server runs as. PostgreSQL refuses to run as root, and
+//! containers usually run as root.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -8,10 +8,10 @@ use std::process::Command;
 
 use crate::Error;
 
-/// What the kernel and every distribution call `nobody`.
-const NOBODY: u32 = 65534;
+/// The uid and gid without rights, on every distribution.
+const UNPRIVILEGED: u32 = 65534;
 
-/// The account that a server gives root up for.
+/// The account that a server runs as if this process is root.
 #[derive(Clone, Copy)]
 pub(crate) struct Account {
     uid: u32,
@@ -19,30 +19,30 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// The account to drop to: none where we are not root and simply stay who we are.
+    /// None: this process is not root, and the server runs as the same user.
     pub(crate) fn instead_of_root(preferred: &str) -> Result<Option<Self>, Error> {
         if effective_uid()? != 0 {
             return Ok(None);
         }
-        let nobody = Self { uid: NOBODY, gid: NOBODY };
+        let unprivileged = Self { uid: UNPRIVILEGED, gid: UNPRIVILEGED };
         let accounts = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        Ok(Some(find(&accounts, preferred).unwrap_or(nobody)))
+        Ok(Some(find(&accounts, preferred).unwrap_or(unprivileged)))
     }
 
-    pub(crate) fn own(self, path: &Path) -> Result<(), Error> {
+    pub(crate) fn give_folder(self, path: &Path) -> Result<(), Error> {
         std::os::unix::fs::chown(path, Some(self.uid), Some(self.gid)).map_err(Error::while_doing(format!(
-            "giving {} to uid {}",
+            "chown of {} to uid {}",
             path.display(),
             self.uid
         )))
     }
 
-    pub(crate) fn take_on(self, command: &mut Command) {
+    pub(crate) fn apply_to(self, command: &mut Command) {
         command.uid(self.uid).gid(self.gid);
     }
 }
 
-/// Without libc the kernel's own account of us is the only place to ask.
+/// Reads `/proc`, because the system call needs libc or unsafe code.
 pub(crate) fn effective_uid() -> Result<u32, Error> {
     let status =
         fs::read_to_string("/proc/self/status").map_err(Error::while_doing("reading /proc/self/status"))?;

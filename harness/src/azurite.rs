@@ -1,5 +1,5 @@
-//! Azurite, the emulator that Azure's own tools are tested with, as the blob service of the tests.
-//! A test that breaks its server starts one of its own; the others share one.
+//! Azurite, Microsoft's emulator of Azure Blob Storage, for tests. A test that makes its server fail starts a separate
+//! one. The others share one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,34 +8,34 @@ use std::sync::OnceLock;
 use crate::http::{self, Answer, Signer};
 use crate::server::{Server, free_port};
 use crate::store_address::StoreAddress;
-use crate::store_server::{Kind, Ours, Prepared, StoreServer, made};
+use crate::store_server::{Kind, Prepared, Started, StoreServer, create_unique};
 use crate::{Error, node_packages};
 
-/// Names a running server as `http://account:key@host:port`, percent-encoded, that [`shared`]
-/// attaches to rather than starting one.
+/// The variable with the URL of a running server: `http://account:key@host:port`, percent-encoded. [`shared`] uses that
+/// server instead of starting one.
 pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_AZURE";
 
 const VERSION: &str = "3";
 
-/// The account that every Azurite has; its key is published in the documentation, and no secret.
+/// The account of every Azurite. Its key is in the public documentation, so it is not a secret.
 const ACCOUNT: &str = "devstoreaccount1";
 const KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// A blob service. When it is killed it loses, unlike the real one, what it acknowledged in the
-/// last few seconds: it saves its catalogue of containers and blobs every five.
+/// A blob service. After a kill it has lost the writes of the last five seconds, because it saves its index at that
+/// interval. The real service does not.
 pub type Azurite = StoreServer<Emulator>;
 
-/// The program that node runs.
+/// The script that node runs.
 pub struct Emulator {
     program: PathBuf,
 }
 
-/// The server that all tests of this process share: the one [`ADDRESS_VARIABLE`] names, or else
-/// one started now that ends with the process.
+/// The server that all tests of this process share: the one that [`ADDRESS_VARIABLE`] names, or one that is started now
+/// and ends with the process.
 ///
 /// # Panics
 ///
-/// Panics where there is none to be had: tests without their server must fail, not pass unrun.
+/// Panics if there is no server. A test without its server must fail.
 pub fn shared() -> &'static Azurite {
     static SHARED: OnceLock<Result<Azurite, Error>> = OnceLock::new();
     Azurite::once(&SHARED)
@@ -47,24 +47,24 @@ impl Kind for Emulator {
     const PORT_WAS_TAKEN: &'static [&'static str] = &["EADDRINUSE"];
     type Options = ();
 
-    /// Its data lie in a temporary folder.
+    /// The data is in a temporary folder.
     fn prepare((): ()) -> Result<Prepared<Self>, Error> {
         let program = node_packages::install("azurite", VERSION)?.join("dist/src/blob/main.js");
-        // SIGKILL: an orderly end would save what is about to be deleted.
+        // SIGKILL: a normal shutdown would save data that is deleted right after.
         let server = Server::prepare("azurite", None, "KILL")?;
         let address = StoreAddress::local(free_port()?, ACCOUNT, KEY);
-        Ok(Prepared { address, ours: Ours { server, kind: Self { program } } })
+        Ok(Prepared { address, started: Started { server, kind: Self { program } } })
     }
 
     fn command(&self, folder: &Path, address: &StoreAddress) -> Command {
         let mut node = Command::new("node");
-        // Accounts that a developer has set for another Azurite are not ours.
+        // A developer may have set accounts for another Azurite.
         node.env_remove("AZURITE_ACCOUNTS")
             .arg(&self.program)
             .args(["--blobHost", "127.0.0.1", "--blobPort", &address.port().to_string()])
             .arg("--location")
             .arg(folder.join("data"))
-            // Clients are ahead of it, and it would refuse whatever version it does not know.
+            // Clients are newer than Azurite, and it refuses versions that it does not know.
             .arg("--skipApiVersionCheck")
             .args(["--silent", "--disableTelemetry"]);
         node
@@ -72,7 +72,7 @@ impl Kind for Emulator {
 }
 
 impl Azurite {
-    /// Where clients find the account, as `http://127.0.0.1:port/account`.
+    /// The URL of the account: `http://127.0.0.1:port/account`.
     pub fn endpoint(&self) -> String {
         format!("{}/{}", self.address.endpoint(), self.account())
     }
@@ -81,22 +81,22 @@ impl Azurite {
         &self.address.name
     }
 
-    /// The account's key, in base64 as clients take it.
+    /// The account's key in base64, as clients expect it.
     pub fn key(&self) -> &str {
         &self.address.secret
     }
 
-    /// Makes an empty container under a name nobody else uses, and returns the name.
+    /// Creates an empty container with a unique name, and returns the name.
     ///
     /// # Panics
     ///
-    /// Panics where the server refuses.
+    /// Panics if the server refuses.
     pub fn create_container(&self) -> String {
-        made("container", |name| self.request("PUT", &format!("/{name}?restype=container"), b""))
+        create_unique("container", |name| self.request("PUT", &format!("/{name}?restype=container"), b""))
     }
 
-    /// Sends a request signed with the account's key, without a client library's opinions. The
-    /// path begins after the account and is, with its query, percent-encoded already.
+    /// Sends a request signed with the account's key, without a client library. The path starts after the account. The
+    /// path and its query are already percent-encoded.
     pub fn request(&self, method: &str, path: &str, body: &[u8]) -> Result<Answer, Error> {
         let signer = Signer { scheme: "azure", name: self.account(), secret: self.key(), region: "" };
         http::signed(&signer, method, &format!("{}{path}", self.endpoint()), body)

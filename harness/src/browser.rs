@@ -1,48 +1,48 @@
-//! A real browser for the tests of pages: Debian's Chromium, driven by Playwright from node, with axe-core to find what
-//! would keep people out.
+//! A real browser for the tests of the web page: Debian's Chromium, driven by Playwright in node, with axe-core for
+//! accessibility.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{Error, node_packages, packages};
 
-/// Playwright's own browsers come from places that are out of reach; with this one it works as well.
+/// Debian's browser, because Playwright downloads its own from hosts that may be out of reach.
 const CHROMIUM: &str = "chromium";
 const PLAYWRIGHT_VERSION: &str = "1.65";
 const AXE_VERSION: &str = "4.14";
 
-/// Node with the script, which finds in its environment where `PLAYWRIGHT` and `AXE` lie and which `CHROMIUM` to start.
+/// A command that runs the script in node. The environment has the paths `PLAYWRIGHT`, `AXE` and `CHROMIUM`.
 ///
 /// # Panics
 ///
-/// Panics where there is no browser to be had: tests without it must fail, not pass unrun.
+/// Panics if there is no browser. A test without its browser must fail.
 pub fn script(script: &Path) -> Command {
-    prepared(script).unwrap_or_else(|error| panic!("no browser: {error}"))
+    command(script).unwrap_or_else(|error| panic!("cannot start a browser: {error}"))
 }
 
-/// Installs what is missing, for tests that have no time for it later.
+/// Installs missing packages before the tests, because an installation can take longer than a test may.
 ///
 /// # Panics
 ///
-/// Panics where there is no browser to be had.
+/// Panics if there is no browser.
 pub fn ready() {
     drop(script(Path::new("")));
 }
 
-fn prepared(script: &Path) -> Result<Command, Error> {
+fn command(script: &Path) -> Result<Command, Error> {
     packages::require(CHROMIUM, &["chromium"])?;
     let playwright = node_packages::install("playwright-core", PLAYWRIGHT_VERSION)?;
     let axe = node_packages::install("axe-core", AXE_VERSION)?;
     let mut node = Command::new("node");
-    node.arg(script).env("PLAYWRIGHT", playwright).env("AXE", axe).env("CHROMIUM", chromium()?);
+    node.arg(script).env("PLAYWRIGHT", playwright).env("AXE", axe).env("CHROMIUM", chromium_path()?);
     Ok(node)
 }
 
-/// Playwright looks for no program by its name.
-fn chromium() -> Result<PathBuf, Error> {
+/// Playwright needs the full path of the program.
+fn chromium_path() -> Result<PathBuf, Error> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders)
         .map(|folder| folder.join(CHROMIUM))
         .find(|program| program.is_file())
-        .ok_or_else(|| Error::new(format!("{CHROMIUM} runs, but is in no folder of PATH")))
+        .ok_or_else(|| Error::new(format!("{CHROMIUM} is in no folder of PATH")))
 }

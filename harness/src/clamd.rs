@@ -1,5 +1,5 @@
-//! A real clamd for tests, with a handful of signatures of our own, and the faults it can be made to suffer. A
-//! test that breaks its scanner starts one of its own; the others share one.
+//! A real clamd for tests, with a few signatures of our own, and methods that make it fail. A test that makes its clamd
+//! fail starts a separate one. The others share one.
 
 mod binaries;
 mod signatures;
@@ -19,22 +19,23 @@ use crate::packages::at;
 use crate::server::{Server, free_port, listens, on_free_ports};
 use crate::{Error, sharing};
 
-/// Names a running clamd that [`shared`] attaches to rather than starting one, as [`Clamd::sharing_url`] does.
+/// The variable with the addresses of a running clamd, in the form of [`Clamd::sharing_url`]. [`shared`] uses that
+/// clamd instead of starting one.
 pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_CLAMD";
 
-/// What a shared clamd takes of one file at most, and every other unless it is told otherwise.
+/// The largest file that the shared clamd accepts. The default of the others too.
 pub const STREAM_BYTES_MAX: u64 = 1024 * 1024;
 
-const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
-const PATIENCE_WITH_STOP: Duration = Duration::from_secs(30);
-const PATIENCE_WITH_ANSWER: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a test may want otherwise than usual.
+/// Options of one clamd.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// clamd's `StreamMaxLength`.
     pub stream_bytes_max: u64,
-    /// Lines for its settings, such as `MaxFileSize 100K`.
+    /// Further lines of its configuration, such as `MaxFileSize 100K`.
     pub settings: &'static [&'static str],
 }
 
@@ -44,32 +45,32 @@ impl Default for Options {
     }
 }
 
-/// A clamd: one that we started and end on drop, or one that runs already.
+/// A clamd that this process started and stops on drop, or one that was already running.
 pub struct Clamd {
     port: u16,
     socket: PathBuf,
-    ours: Option<Ours>,
+    started: Option<Started>,
 }
 
-/// What only the process that started a clamd has: the means to break and to end it.
-struct Ours {
+/// The process of a clamd that was started here. Only this can be stopped, killed or paused.
+struct Started {
     binaries: Binaries,
     server: Server,
 }
 
-/// The clamd that all tests of this process share: the one [`ADDRESS_VARIABLE`] names, or else one started now that
-/// ends with the process.
+/// The clamd that all tests of this process share: the one that [`ADDRESS_VARIABLE`] names, or one that is started now
+/// and ends with the process.
 ///
 /// # Panics
 ///
-/// Panics where there is none to be had: tests without their server must fail, not pass unrun.
+/// Panics if there is no clamd. A test without its server must fail.
 pub fn shared() -> &'static Clamd {
     static SHARED: OnceLock<Result<Clamd, Error>> = OnceLock::new();
     sharing::once("clamd", &SHARED, Clamd::from_environment)
 }
 
 impl Clamd {
-    /// Starts a clamd of the caller's own, on a free port and a socket in its temporary folder.
+    /// Starts a separate clamd on a free port, and on a socket in its temporary folder.
     pub fn start(options: Options) -> Result<Self, Error> {
         on_free_ports(&["Address already in use"], || {
             let mut clamd = Self::prepare(options)?;
@@ -77,10 +78,10 @@ impl Clamd {
         })
     }
 
-    /// All but the start: a folder with settings and signatures, and an address.
+    /// Everything except the start: a folder with configuration and signatures, and the addresses.
     fn prepare(options: Options) -> Result<Self, Error> {
         let binaries = Binaries::find_or_unpack()?;
-        // SIGKILL: what it leaves is all in the folder.
+        // SIGKILL: everything that clamd leaves is in the folder.
         let server = Server::prepare("clamd", None, "KILL")?;
         let folder = server.folder();
         for name in ["signatures", "temporary"] {
@@ -89,12 +90,12 @@ impl Clamd {
         }
         signatures::write(&folder.join("signatures"))?;
         let (port, socket) = (free_port()?, folder.join("socket"));
-        let settings = settings_of(folder);
+        let settings = settings_path(folder);
         fs::write(&settings, options.text(folder, port, &socket)).map_err(at("writing", &settings))?;
-        Ok(Self { port, socket, ours: Some(Ours { binaries, server }) })
+        Ok(Self { port, socket, started: Some(Started { binaries, server }) })
     }
 
-    /// The running clamd that [`ADDRESS_VARIABLE`] names, or a new one where it is not set.
+    /// The running clamd that [`ADDRESS_VARIABLE`] names, or a new one if the variable is not set.
     pub fn from_environment() -> Result<Self, Error> {
         let Some((port, socket)) = sharing::named_by(ADDRESS_VARIABLE, parse)? else {
             return Self::start(Options::default());
@@ -102,7 +103,7 @@ impl Clamd {
         if !answers(port) {
             return Err(Error::new(format!("the clamd that {ADDRESS_VARIABLE} names does not answer")));
         }
-        Ok(Self { port, socket, ours: None })
+        Ok(Self { port, socket, started: None })
     }
 
     pub fn tcp_url(&self) -> String {
@@ -113,7 +114,7 @@ impl Clamd {
         format!("unix:{}", self.socket.display())
     }
 
-    /// The value of [`ADDRESS_VARIABLE`] with which other processes share it: both its addresses.
+    /// The value of [`ADDRESS_VARIABLE`] for other processes: both addresses.
     pub fn sharing_url(&self) -> String {
         format!("{},{}", self.tcp_url(), self.unix_url())
     }
@@ -122,24 +123,24 @@ impl Clamd {
         self.port
     }
 
-    /// The process, where it is ours and running.
+    /// None: it was not started here, or it does not run.
     pub fn pid(&self) -> Option<u32> {
-        self.ours.as_ref().and_then(|ours| ours.server.pid())
+        self.started.as_ref().and_then(|started| started.server.pid())
     }
 
-    /// The folder with settings, signatures and log, where the clamd is ours.
+    /// The folder with configuration, signatures and log. None: it was not started here.
     pub fn folder(&self) -> Option<PathBuf> {
-        Some(self.ours.as_ref()?.server.folder().to_owned())
+        Some(self.started.as_ref()?.server.folder().to_owned())
     }
 
-    /// Kills it at once. Its socket stays, and nobody listens there.
+    /// Kills it at once. The file of its socket stays, and no process listens there.
     pub fn kill(&mut self) -> Result<(), Error> {
-        self.ours()?.server.kill()
+        self.started()?.server.kill()
     }
 
-    /// Ends it in order.
+    /// Stops it normally.
     pub fn stop(&mut self) -> Result<(), Error> {
-        self.ours()?.server.end("TERM", PATIENCE_WITH_STOP)
+        self.started()?.server.stop("TERM", STOP_TIMEOUT)
     }
 
     /// Starts the killed or stopped clamd again, at the same addresses.
@@ -147,26 +148,26 @@ impl Clamd {
         self.launch()
     }
 
-    /// Stops it where it stands: connections stay open, answers stay out.
+    /// Pauses it: connections stay open, and no answer comes.
     pub fn pause(&mut self) -> Result<(), Error> {
-        self.ours()?.server.pause()
+        self.started()?.server.pause()
     }
 
     pub fn resume(&mut self) -> Result<(), Error> {
-        self.ours()?.server.resume()
+        self.started()?.server.resume()
     }
 
-    fn ours(&mut self) -> Result<&mut Ours, Error> {
-        self.ours.as_mut().ok_or_else(Error::not_ours)
+    fn started(&mut self) -> Result<&mut Started, Error> {
+        self.started.as_mut().ok_or_else(Error::not_started_here)
     }
 
     fn launch(&mut self) -> Result<(), Error> {
         let port = self.port;
-        let Ours { binaries, server } = self.ours()?;
-        let command = binaries.clamd(&settings_of(server.folder()));
+        let Started { binaries, server } = self.started()?;
+        let command = binaries.clamd(&settings_path(server.folder()));
         server.spawn(command)?;
-        // It opens both its addresses before it answers at either.
-        server.wait_until("clamd", PATIENCE_WITH_START, |pid| listens(pid, port) && answers(port))
+        // clamd opens both addresses before it answers on one.
+        server.wait_until("clamd", START_TIMEOUT, |pid| listens(pid, port) && answers(port))
     }
 }
 
@@ -179,7 +180,7 @@ impl Options {
             "TCPAddr 127.0.0.1".to_owned(),
             format!("TCPSocket {port}"),
             format!("StreamMaxLength {}", self.stream_bytes_max),
-            // Nobody changes the signatures while it runs.
+            // The signatures do not change while it runs.
             "SelfCheck 0".to_owned(),
         ];
         lines.extend(self.settings.iter().map(|line| (*line).to_owned()));
@@ -187,15 +188,15 @@ impl Options {
     }
 }
 
-fn settings_of(folder: &Path) -> PathBuf {
+fn settings_path(folder: &Path) -> PathBuf {
     folder.join("clamd.conf")
 }
 
 fn answers(port: u16) -> bool {
     let ask = || {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE_WITH_ANSWER)?;
-        stream.set_read_timeout(Some(PATIENCE_WITH_ANSWER))?;
+        let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.write_all(b"zPING\0")?;
         let mut answer = [0; 5];
         stream.read_exact(&mut answer)?;
@@ -210,5 +211,5 @@ fn parse(urls: &str) -> Result<(u16, PathBuf), Error> {
         let port = tcp.strip_prefix("tcp://127.0.0.1:")?.parse().ok()?;
         Some((port, PathBuf::from(unix.strip_prefix("unix:")?)))
     };
-    both().ok_or_else(|| Error::new("not of the form tcp://127.0.0.1:port,unix:/path"))
+    both().ok_or_else(|| Error::new("expected tcp://127.0.0.1:port,unix:/path"))
 }

@@ -1,4 +1,4 @@
-//! cargo-deny: found where it is installed, else built once into our cache folder. A minute, and only the first time.
+//! cargo-deny: installed, or built once into our cache folder, which takes about a minute.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use crate::packages::cache;
 
 const NAME: &str = "cargo-deny";
 
-/// None where it can be neither found nor built.
+/// None: it is not installed and cannot be built.
 pub fn find_or_build() -> Result<Option<PathBuf>, Error> {
     let is_installed =
         Command::new(NAME).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
@@ -17,7 +17,7 @@ pub fn find_or_build() -> Result<Option<PathBuf>, Error> {
     }
     let root = cache()?.join(NAME);
     let built = root.join("bin").join(NAME);
-    // cargo locks the folder itself; our own lock would hold up the servers that are being unpacked.
+    // cargo locks the folder itself. Our own lock would also block the unpacking of servers.
     if !built.exists() {
         eprintln!("building {NAME} into {}", root.display());
         let install = Command::new("cargo")

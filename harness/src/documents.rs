@@ -1,5 +1,5 @@
-//! A folder of documents, made once per machine by the programs that people make documents with
-//! (pandoc, typst, ReportLab, openpyxl, python-pptx, qpdf), and of files that mean harm.
+//! A folder with sample documents and hostile files. Common programs (pandoc, typst, ReportLab, openpyxl, python-pptx,
+//! qpdf) create them, once on each machine.
 
 mod samples;
 
@@ -14,7 +14,7 @@ use crate::{Error, command, installation, python_packages};
 
 pub use samples::{SAMPLES, Sample};
 
-const MAKE: &str = include_str!("documents/make.py");
+const SCRIPT: &str = include_str!("documents/make.py");
 
 const PACKAGES: [&str; 7] = [
     "msoffcrypto-tool==6.*",
@@ -26,37 +26,37 @@ const PACKAGES: [&str; 7] = [
     "typst==0.15.*",
 ];
 
-/// The folder, made if it is not there yet. Whoever changes a document works on a copy.
+/// The folder. It is created if it does not exist. All tests share it, so a test that changes a document must copy it.
 ///
 /// # Panics
 ///
-/// Panics where it cannot be made: tests without their documents must fail, not pass unrun.
+/// Panics if the documents cannot be created. A test without its documents must fail.
 pub fn folder() -> PathBuf {
     static FOLDER: OnceLock<Result<PathBuf, Error>> = OnceLock::new();
-    FOLDER.get_or_init(make).as_ref().expect("the documents").clone()
+    FOLDER.get_or_init(create).as_ref().expect("the documents are created").clone()
 }
 
-fn make() -> Result<PathBuf, Error> {
-    // Each of these takes the lock for itself.
+fn create() -> Result<PathBuf, Error> {
+    // Each of these calls takes the lock itself.
     let pandoc = program("pandoc", &["pandoc"])?;
     let qpdf = program("qpdf", &["qpdf"])?;
     let modules = python_packages::install("documents", &PACKAGES)?;
 
     let cache = cache()?;
     let mut hasher = DefaultHasher::new();
-    (MAKE, PACKAGES).hash(&mut hasher);
+    (SCRIPT, PACKAGES).hash(&mut hasher);
     let folder = cache.join(format!("documents-{:016x}", hasher.finish()));
     let _lock = lock(&cache)?;
     if folder.join(COMPLETE).exists() {
         return Ok(folder);
     }
-    eprintln!("making documents in {}", folder.display());
+    eprintln!("creating documents in {}", folder.display());
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(at("removing", &folder))?;
     }
     create_readable(&folder)?;
     let mut python = Command::new(python_packages::python());
-    python.arg("-c").arg(MAKE).arg(&folder).env("PYTHONPATH", modules);
+    python.arg("-c").arg(SCRIPT).arg(&folder).env("PYTHONPATH", modules);
     for (name, tool) in [("PANDOC", pandoc), ("QPDF", qpdf)] {
         python.env(name, tool.program);
         python.env(format!("{name}_LIBRARIES"), tool.library_path.unwrap_or_default());

@@ -1,10 +1,10 @@
-//! The one error of this crate: a sentence for whoever reads the failed test.
+//! The error of this crate: a text for the person who reads the failed test.
 
 use std::fmt;
 
-/// Why a server could not be had, started or broken as asked.
+/// Why a server could not be found, started, stopped or paused.
 ///
-/// Nobody decides anything on its kind, so it carries text alone.
+/// It has only a text, because no caller handles some errors differently.
 #[derive(Clone)]
 pub struct Error(String);
 
@@ -13,12 +13,14 @@ impl Error {
         Self(text.into())
     }
 
-    /// For `ok_or_else`: refuses to break a server that other tests may be using.
-    pub(crate) fn not_ours() -> Self {
-        Self::new("this server is not ours to break; a test that breaks one starts its own")
+    /// For `ok_or_else`: refuses to stop or pause a server that other tests may be using.
+    pub(crate) fn not_started_here() -> Self {
+        Self::new(
+            "this server was started by another process; a test that stops or pauses a server must start it",
+        )
     }
 
-    /// For `map_err`: puts what was being done in front of what went wrong.
+    /// For `map_err`: puts the failed step before the cause.
     pub(crate) fn while_doing<E: fmt::Display>(doing: impl fmt::Display) -> impl FnOnce(E) -> Self {
         move |cause| Self(format!("{doing}: {cause}"))
     }
@@ -30,7 +32,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// `expect` prints this form, and log tails are unreadable with their line breaks escaped.
+/// `expect` prints this form. The default would escape the line breaks of the log.
 impl fmt::Debug for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, formatter)

@@ -1,5 +1,5 @@
-//! Just enough HTTP to see whether a server answers, and requests signed by a Python script,
-//! because the standard library has no hashes.
+//! A minimal HTTP client to check whether a server answers. Signed requests go through a Python script, because Rust's
+//! standard library has no hash functions.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -9,9 +9,9 @@ use std::time::Duration;
 use crate::{Error, command, python_packages};
 
 const SCRIPT: &str = include_str!("signed_request.py");
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The answer to a request: what the store thought of it, and what it sent along.
+/// The store's answer to a request.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
@@ -19,7 +19,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The answer, if it is one of success.
+    /// The answer if its status is 2xx, else an error.
     pub(crate) fn successful(self, doing: &str) -> Result<Self, Error> {
         match self.status {
             200..300 => Ok(self),
@@ -31,7 +31,7 @@ impl Answer {
     }
 }
 
-/// What a request is signed with, and how.
+/// The credentials of a signed request, and the scheme of its signature.
 pub(crate) struct Signer<'a> {
     /// `s3` or `azure`.
     pub(crate) scheme: &'a str,
@@ -40,12 +40,12 @@ pub(crate) struct Signer<'a> {
     pub(crate) region: &'a str,
 }
 
-/// Sends a signed request to the URL, which is percent-encoded already.
+/// Sends a signed request. The URL must be percent-encoded.
 pub(crate) fn signed(signer: &Signer<'_>, method: &str, url: &str, body: &[u8]) -> Result<Answer, Error> {
     signed_with(signer, method, url, &[], body)
 }
 
-/// The same with headers that are not signed, each as `name: value`.
+/// Like [`signed`], with headers that are not signed, each as `name: value`.
 pub(crate) fn signed_with(
     signer: &Signer<'_>,
     method: &str,
@@ -67,20 +67,20 @@ pub(crate) fn signed_with(
         signer.region,
     ]);
     python.args(headers);
-    let doing = || format!("{method} {url} by a script of python3's");
+    let doing = || format!("{method} {url} by a Python script");
     let mut child = python
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(Error::while_doing(doing()))?;
-    // The script reads all of it before it writes anything, so neither waits for the other.
-    // One that failed meanwhile tells why on its standard error, which says more than our pipe.
+    // The script reads everything before it writes, so the two do not deadlock. If the script fails meanwhile, its
+    // standard error has the reason, and the error of this pipe does not.
     let written = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(body));
     let output = child.wait_with_output().map_err(Error::while_doing(doing()))?;
     if !output.status.success() {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        return Err(Error::new(format!("{}: {}", doing(), command::last_lines(&complaint, 1))));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(Error::new(format!("{}: {}", doing(), command::last_lines(&stderr, 1))));
     }
     written.map_err(Error::while_doing(doing()))?;
     let end_of_line = output.stdout.iter().position(|byte| *byte == b'\n').unwrap_or(output.stdout.len());
@@ -89,17 +89,17 @@ pub(crate) fn signed_with(
     Ok(Answer { status, body: body.get(1..).unwrap_or_default().to_owned() })
 }
 
-/// The status with which a server answers an unsigned `GET /`; none where no HTTP comes back.
+/// The status of an unsigned `GET /`. None: the answer is not HTTP, or there is none.
 pub(crate) fn status(authority: &str) -> Option<u16> {
     let address = authority.to_socket_addrs().ok()?.next()?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
     stream
         .write_all(format!("GET / HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n").as_bytes())
         .ok()?;
     let mut start = [0; "HTTP/1.1 200".len()];
     stream.read_exact(&mut start).ok()?;
-    // To the end, for servers log it as an error when nobody listens.
+    // Read to the end, because some servers log an error when the client disconnects early.
     let _ = stream.take(64 * 1024).read_to_end(&mut Vec::new());
     let start = std::str::from_utf8(&start).ok()?;
     start.strip_prefix("HTTP/1.")?.get(2..)?.parse().ok()

@@ -1,5 +1,5 @@
-//! A server's programs as packages bring them, in the system or unpacked beside it: found, and
-//! called with the libraries they came with and without what the environment says of other servers.
+//! The programs of a server: installed in the system, or unpacked from packages into the cache. They run with their own
+//! libraries, and without environment variables that point to other servers.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -10,8 +10,8 @@ use crate::packages::{self, UNPACK_VARIABLE};
 
 const SYSTEM: &str = "/";
 
-/// The programs that are installed, or else those of the packages, unpacked before or now. `under`
-/// looks for them below a root, and finds all that are needed or none.
+/// The installed programs, or those of the packages, unpacked before or now. `under` searches below a root and finds
+/// either all needed programs or none.
 pub(crate) fn find_or_unpack<B>(
     name: &str,
     packages: &[&str],
@@ -25,15 +25,16 @@ pub(crate) fn find_or_unpack<B>(
     let root = packages::unpack(packages).map_err(|error| {
         Error::new(format!("{name} is not installed and could not be unpacked.\n{error}"))
     })?;
-    under(&root).ok_or_else(|| Error::new(format!("{} holds no complete {name}; remove it", root.display())))
+    under(&root).ok_or_else(|| Error::new(format!("{} is not a complete {name}. Remove it", root.display())))
 }
 
-/// Where programs of the root find their libraries; the system's own need not be told.
+/// `LD_LIBRARY_PATH` for programs of this root. The system's own programs do not need it.
 pub(crate) fn library_path(root: &Path) -> Option<OsString> {
     if root == Path::new(SYSTEM) { None } else { packages::library_path(root) }
 }
 
-/// The program, free of the variables whose names begin so: people reach servers of theirs with them.
+/// A command for the program. Removes environment variables with these prefixes, because developers set them for other
+/// servers.
 pub(crate) fn command(program: &Path, library_path: Option<&OsStr>, foreign: &[&str]) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {

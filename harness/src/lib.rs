@@ -1,5 +1,5 @@
-//! The real servers the tests talk to: found or unpacked, started on private ports, broken on
-//! purpose, and ended for certain, whatever becomes of the process that started them.
+//! The real servers of the tests. The harness finds or unpacks them, starts them on private ports, makes them fail on
+//! request, and stops them, also when the process that started them is killed.
 
 mod account;
 pub mod azurite;

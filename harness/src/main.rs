@@ -1,4 +1,4 @@
-//! `cargo xtask`: the commands of this workspace that need more than cargo itself, above all the tests with their
+//! `cargo xtask`: the commands of this workspace that cargo alone does not have. The main one runs the tests with their
 //! servers.
 
 mod commands;
@@ -11,14 +11,14 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test [-p PACKAGE] [--test NAME] [--times] [--all] [-- arguments of the tests]
-                    compiles the tests while the servers start, and runs them. --times lists the slowest;
-                    --all runs the tests of the harness too where it has not changed.
+                    compiles the tests while the servers start, and runs them. --times lists the slowest.
+                    --all also runs the tests of the harness if it has not changed.
                     For example: cargo xtask test -p wharfinger --test it -- crash::sqlite
   prove [--minutes N] [--seed N] [--only NAME]
-                    runs the long random tests again and again for 10 minutes, each time with another seed
-  ci                formatting, lints, documentation, dependencies, then the tests
-  services [names]  starts the servers (postgres, pgvector, s3, azure, redis, rabbitmq, clamd), or those
-                    named, and keeps them until Ctrl-C or the end of input";
+                    runs the long random tests in turn for 10 minutes, each time with another seed
+  ci                checks formatting, lints, documentation and dependencies, and runs the tests
+  services [names]  starts the servers (postgres, pgvector, s3, azure, redis, rabbitmq, clamd), or only
+                    those named, and stops them at Ctrl-C or at the end of input";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();

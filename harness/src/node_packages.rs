@@ -1,5 +1,4 @@
-//! Packages of Node.js, installed by the ordinary npm into our cache folder, beside what is
-//! unpacked there: nothing of the system or of the user's projects is changed.
+//! npm packages, installed by npm into our cache folder. Nothing changes in the system or in the user's projects.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -8,8 +7,7 @@ use std::process::Command;
 use crate::packages::{COMPLETE, at, cache, create_readable, lock, require};
 use crate::{Error, command};
 
-/// Installs the package, of the newest version that begins so, and returns its folder. What was
-/// installed before is not fetched again.
+/// Installs the newest version with this prefix and returns its folder. Does nothing if it is already installed.
 pub(crate) fn install(package: &str, version: &str) -> Result<PathBuf, Error> {
     for program in ["node", "npm"] {
         require(program, &["nodejs", "npm"])?;
@@ -18,7 +16,7 @@ pub(crate) fn install(package: &str, version: &str) -> Result<PathBuf, Error> {
     let folder = cache.join(format!("npm-{package}-{version}"));
     let installed = folder.join("node_modules").join(package);
 
-    // Test binaries run side by side, and each may find the package missing.
+    // Test binaries run in parallel, and several may find that the package is missing.
     let _lock = lock(&cache)?;
     if folder.join(COMPLETE).exists() {
         return Ok(installed);
@@ -31,7 +29,7 @@ pub(crate) fn install(package: &str, version: &str) -> Result<PathBuf, Error> {
     command::run(
         Command::new("npm")
             .args(["install", "--no-audit", "--no-fund", "--omit=dev", "--loglevel=error"])
-            // Packages' own scripts would fetch from places that are out of reach here.
+            // Install scripts of packages download from hosts that may be out of reach.
             .arg("--ignore-scripts")
             .arg("--prefix")
             .arg(&folder)

@@ -1,5 +1,5 @@
-//! Debian packages unpacked into a cache folder: no root needed, nothing of the system changed.
-//! apt resolves what this machine lacks, and `dpkg-deb` takes the archives apart.
+//! Debian packages, unpacked into a cache folder. This needs no root and does not change the system. apt finds the
+//! packages that this machine lacks, and `dpkg-deb` unpacks them.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Permissions};
@@ -11,21 +11,21 @@ use std::process::Command;
 use crate::account::effective_uid;
 use crate::{Error, command};
 
-/// Set to anything, makes us pass over what the system has installed.
+/// If this is set, installed programs are ignored.
 pub(crate) const UNPACK_VARIABLE: &str = "WHARFINGER_TEST_UNPACK";
 
-/// Written last, so that an interrupted unpacking is done over.
+/// Written last, so that an interrupted installation is repeated.
 pub(crate) const COMPLETE: &str = ".complete";
 
-/// Which of the package lists apt goes by.
+/// Which package lists apt uses.
 #[derive(Clone, Copy)]
 enum Lists {
     System,
     Private,
 }
 
-/// Makes sure that a program runs which cannot be unpacked beside the system, because it looks for its files in
-/// fixed places: where it is missing, root installs it, and others are told what to install.
+/// Checks that the program runs, and installs it if this process is root. For programs that cannot be unpacked into a
+/// folder, because their paths are fixed. For other users the error names the packages.
 pub(crate) fn require(program: &str, packages: &[&str]) -> Result<(), Error> {
     let runs = || command::run(Command::new(program).arg("--version"));
     if runs().is_ok() {
@@ -39,7 +39,7 @@ pub(crate) fn require(program: &str, packages: &[&str]) -> Result<(), Error> {
     if runs().is_ok() {
         return Ok(());
     }
-    eprintln!("installing {names}");
+    eprintln!("installing {names} into the system");
     command::run(Command::new("apt-get").args(["update", "-q"]))?;
     command::run(
         Command::new("apt-get")
@@ -50,8 +50,8 @@ pub(crate) fn require(program: &str, packages: &[&str]) -> Result<(), Error> {
     runs().map(|_| ())
 }
 
-/// Unpacks the packages, with those they depend on and this machine has not installed, and
-/// returns the folder that stands for `/`. What was unpacked before is not fetched again.
+/// Unpacks the packages and their missing dependencies. Returns the folder that replaces `/`. Does nothing if they are
+/// already unpacked.
 pub fn unpack(packages: &[&str]) -> Result<PathBuf, Error> {
     let cache = cache()?;
     let mut hasher = DefaultHasher::new();
@@ -60,7 +60,7 @@ pub fn unpack(packages: &[&str]) -> Result<PathBuf, Error> {
     let folder = cache.join(format!("{first}-{:016x}", hasher.finish()));
     let root = folder.join("root");
 
-    // Test binaries run side by side, and each may find the package missing.
+    // Test binaries run in parallel, and several may find that the package is missing.
     let _lock = lock(&cache)?;
     if folder.join(COMPLETE).exists() {
         return Ok(root);
@@ -76,10 +76,7 @@ pub fn unpack(packages: &[&str]) -> Result<PathBuf, Error> {
     create_readable(&archives.join("partial"))?;
 
     download(&cache, &archives, packages).map_err(|error| {
-        Error::new(format!(
-            "{error}\nInstall by hand what is missing: apt-get install {}",
-            packages.join(" ")
-        ))
+        Error::new(format!("{error}\nInstall the packages by hand: apt-get install {}", packages.join(" ")))
     })?;
     for archive in archives_in(&archives)? {
         command::run(Command::new("dpkg-deb").arg("--extract").arg(archive).arg(&root))?;
@@ -89,7 +86,7 @@ pub fn unpack(packages: &[&str]) -> Result<PathBuf, Error> {
     Ok(root)
 }
 
-/// The roots of all that was unpacked before.
+/// The roots of all packages that were unpacked before.
 pub fn unpacked() -> Result<Vec<PathBuf>, Error> {
     let cache = cache()?;
     Ok(entries(&cache)?
@@ -99,7 +96,7 @@ pub fn unpacked() -> Result<Vec<PathBuf>, Error> {
         .collect())
 }
 
-/// The packages apt knows whose names begin so.
+/// The package names that apt knows with this prefix.
 pub fn known(prefix: &str) -> Result<Vec<String>, Error> {
     let cache = cache()?;
     let _lock = lock(&cache)?;
@@ -112,7 +109,7 @@ pub fn known(prefix: &str) -> Result<Vec<String>, Error> {
     Ok(names.lines().map(str::to_owned).collect())
 }
 
-/// The `LD_LIBRARY_PATH` for programs in an unpacked root: its library folders, then ours.
+/// The `LD_LIBRARY_PATH` for programs in an unpacked root: its library folders, then those of the environment.
 pub fn library_path(root: &Path) -> Option<OsString> {
     let mut folders = Vec::new();
     for libraries in [root.join("usr/lib"), root.join("lib")] {
@@ -132,13 +129,13 @@ pub fn library_path(root: &Path) -> Option<OsString> {
     std::env::join_paths(folders).ok()
 }
 
-/// Tries the system's package lists, and newer ones of our own where those do not do: images of
-/// containers come without, and old ones name versions that the archive no longer has.
+/// Tries the system's package lists, then fresh private ones. Container images have no lists, and old lists name
+/// versions that the archive no longer has.
 fn download(cache: &Path, archives: &Path, packages: &[&str]) -> Result<(), Error> {
     let Err(first) = download_by(Lists::System, cache, archives, packages) else {
         return Ok(());
     };
-    // One source of many being out of reach fails the update, yet may not be the one we need.
+    // The update fails if any source is out of reach. The needed packages may be in another source.
     let updated = update(cache);
     download_by(Lists::Private, cache, archives, packages).map_err(|second| {
         let update = updated.map_or_else(|error| format!("\n{error}"), |()| String::new());
@@ -152,11 +149,11 @@ fn download_by(lists: Lists, cache: &Path, archives: &Path, packages: &[&str]) -
             .arg("-o")
             .arg(option("Dir::Cache::archives", archives))
             .args(["install", "--download-only", "--yes"])
-            // For packages that are installed: apt would have nothing to do for them.
+            // Without this, apt downloads nothing for installed packages.
             .args(["--no-install-recommends", "--reinstall"])
             .args(packages),
     )?;
-    // apt is content when an installed package is in none of its lists; we are not.
+    // apt reports no error if an installed package is in none of its lists.
     let present = archives_in(archives)?;
     let is_present = |package: &str| {
         let start = format!("{package}_");
@@ -175,12 +172,12 @@ fn update(cache: &Path) -> Result<(), Error> {
     command::run(apt("apt-get", cache, Lists::Private)?.arg("update")).map(drop)
 }
 
-/// An apt program that goes by the system's sources and writes into our cache alone.
+/// An apt program that uses the system's sources and writes only into our cache.
 fn apt(program: &str, cache: &Path, lists: Lists) -> Result<Command, Error> {
     let apt = cache.join("apt");
     create_readable(&apt)?;
-    // A file because the command line cannot clear a list. The hooks are meant for updates of the
-    // system: they delete its cache or refresh its catalogues.
+    // In a file, because the command line cannot clear a list. The hooks are for updates of the system: they delete its
+    // cache or refresh its indexes.
     let settings = apt.join("settings");
     let text = "#clear APT::Update::Pre-Invoke;\n\
                 #clear APT::Update::Post-Invoke;\n\
@@ -226,31 +223,30 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(paths)
 }
 
-/// The folder for all that we unpack. It survives reboots, and belongs to one user.
+/// The folder for everything that is unpacked. It survives reboots and belongs to one user.
 pub fn cache() -> Result<PathBuf, Error> {
     let uid = effective_uid()?;
     let cache = PathBuf::from(format!("/var/tmp/wharfinger-services-{uid}"));
     create_readable(&cache)?;
-    // Anybody may create anything in there, and we are going to run what we find.
-    let found = fs::symlink_metadata(&cache).map_err(at("looking at", &cache))?;
+    // Any user can create this folder in /var/tmp, and we run programs from it. So it must belong to us.
+    let found = fs::symlink_metadata(&cache).map_err(at("reading the owner of", &cache))?;
     if !found.is_dir() || found.uid() != uid {
-        return Err(Error::new(format!("{} is not a folder of uid {uid}; remove it", cache.display())));
+        return Err(Error::new(format!("{} does not belong to uid {uid}. Remove it", cache.display())));
     }
     Ok(cache)
 }
 
-/// Readable to the account a server runs as, whatever our umask.
+/// Creates a folder that every account can read, whatever the umask. Servers may run under another account.
 pub(crate) fn create_readable(folder: &Path) -> Result<(), Error> {
     match DirBuilder::new().mode(0o755).create(folder) {
-        Ok(()) => {
-            fs::set_permissions(folder, Permissions::from_mode(0o755)).map_err(at("opening to all", folder))
-        }
+        Ok(()) => fs::set_permissions(folder, Permissions::from_mode(0o755))
+            .map_err(at("setting the mode of", folder)),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(at("creating", folder)(error)),
     }
 }
 
-/// Held until the file is dropped, or the process ends.
+/// The lock is held until the file is dropped or the process ends.
 pub(crate) fn lock(cache: &Path) -> Result<File, Error> {
     let path = cache.join("lock");
     let file = File::create(&path).map_err(at("opening", &path))?;

@@ -1,6 +1,6 @@
-//! Percent-encoding, for names and secrets that stand in URLs.
+//! Percent-encoding for names and secrets in URLs.
 
-/// All but what every part of a URL may hold as it is.
+/// Encodes every byte except those that are allowed in any part of a URL.
 pub(crate) fn encoded(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
@@ -11,7 +11,7 @@ pub(crate) fn encoded(text: &str) -> String {
         .collect()
 }
 
-/// `None` where a percent sign stands before anything but two digits, or the bytes are no text.
+/// None: a percent sign has no two hexadecimal digits after it, or the bytes are not UTF-8.
 pub(crate) fn decoded(text: &str) -> Option<String> {
     let mut pieces = text.split('%');
     let mut bytes = pieces.next()?.as_bytes().to_owned();

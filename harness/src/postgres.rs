@@ -1,5 +1,5 @@
-//! A real PostgreSQL server for tests: fresh databases on it, and the faults it can be made to
-//! suffer. A test that breaks its server starts one of its own; the others share one.
+//! A real PostgreSQL server for tests, with empty databases and methods that make it fail. A test that makes its server
+//! fail starts a separate one. The others share one.
 
 mod address;
 mod binaries;
@@ -16,25 +16,25 @@ use crate::account::Account;
 use crate::server::{Server, accepts_connections, free_port, on_free_ports, random};
 use crate::{Error, command, sharing};
 
-/// Names a running server, as a URL, that [`shared`] attaches to rather than starting one.
+/// The variable with the URL of a running server. [`shared`] uses that server instead of starting one.
 pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_POSTGRES";
 
 /// The same for [`shared_with_pgvector`].
 pub const PGVECTOR_ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_PGVECTOR";
 
-/// Recovery after a kill is part of starting, on machines with slow disks too.
-const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
-const PATIENCE_WITH_STOP: Duration = Duration::from_secs(30);
+/// A start after a kill includes recovery, also on slow disks.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// In which a postmaster tells what it is about, within the server's folder.
+/// The file, relative to the server's folder, in which the postmaster writes its pid and state.
 const STATUS_FILE: &str = "data/postmaster.pid";
 
-/// What a test may want otherwise than usual.
+/// Options of one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Whether commits reach the disk before they are acknowledged.
     pub fsync: bool,
-    /// Whether the server has pgvector to offer: `CREATE EXTENSION vector` is up to the test.
+    /// Whether pgvector is installed. A test still has to run `CREATE EXTENSION vector`.
     pub pgvector: bool,
 }
 
@@ -44,45 +44,45 @@ impl Default for Options {
     }
 }
 
-/// A PostgreSQL server: one that we started and end on drop, or one that runs already.
+/// A PostgreSQL server that this process started and stops on drop, or one that was already running.
 pub struct Postgres {
     binaries: Binaries,
     address: Address,
-    ours: Option<Ours>,
+    started: Option<Started>,
 }
 
-/// What only the process that started a server has: the means to break and to end it.
-struct Ours {
+/// The process of a server that was started here. Only this can be stopped, killed or paused.
+struct Started {
     server: Server,
     options: Options,
 }
 
-/// The server that all tests of this process share: the one [`ADDRESS_VARIABLE`] names, or else
-/// one started now that ends with the process.
+/// The server that all tests of this process share: the one that [`ADDRESS_VARIABLE`] names, or one that is started now
+/// and ends with the process.
 ///
 /// # Panics
 ///
-/// Panics where there is none to be had: tests without their server must fail, not pass unrun.
+/// Panics if there is no server. A test without its server must fail.
 pub fn shared() -> &'static Postgres {
     static SHARED: OnceLock<Result<Postgres, Error>> = OnceLock::new();
     sharing::once("PostgreSQL", &SHARED, Postgres::from_environment)
 }
 
-/// The same of a server with pgvector, which the system's own may not have. Its databases begin without the extension.
+/// Like [`shared`], for a server with pgvector. New databases do not have the extension.
 ///
 /// # Panics
 ///
-/// Panics where there is none to be had.
+/// Panics if there is no server.
 pub fn shared_with_pgvector() -> &'static Postgres {
     static SHARED: OnceLock<Result<Postgres, Error>> = OnceLock::new();
     let options = Options { pgvector: true, ..Options::default() };
     sharing::once("PostgreSQL with pgvector", &SHARED, || {
-        Postgres::named_by_or_started(PGVECTOR_ADDRESS_VARIABLE, options)
+        Postgres::from_variable(PGVECTOR_ADDRESS_VARIABLE, options)
     })
 }
 
 impl Postgres {
-    /// Starts a server of the caller's own, on a free port, with its data in a temporary folder.
+    /// Starts a separate server on a free port, with its data in a temporary folder.
     pub fn start() -> Result<Self, Error> {
         Self::start_with(Options::default())
     }
@@ -90,49 +90,49 @@ impl Postgres {
     pub fn start_with(options: Options) -> Result<Self, Error> {
         let mut postgres = Self::prepare(options)?;
         postgres.create_cluster()?;
-        postgres.launch_on_some_port()?;
+        postgres.launch_on_free_port()?;
         Ok(postgres)
     }
 
-    /// A server with a folder, but without data, and without a port until it is launched.
+    /// A server with a folder, but still without data and port.
     fn prepare(options: Options) -> Result<Self, Error> {
         let binaries = Binaries::of(options)?;
         let account = Account::instead_of_root("postgres")?;
-        // SIGQUIT: at once and without a last checkpoint, but leaving no shared memory behind.
+        // SIGQUIT stops it at once, without a checkpoint, and removes its shared memory.
         let server = Server::prepare("postgres", account, "QUIT")?;
-        Ok(Self { binaries, address: Address::local(0), ours: Some(Ours { server, options }) })
+        Ok(Self { binaries, address: Address::local(0), started: Some(Started { server, options }) })
     }
 
-    /// Of a start only this is done over where the port was taken: the data take seconds to make.
-    fn launch_on_some_port(&mut self) -> Result<(), Error> {
+    /// Repeats only this part of a start if the port was taken, because creating the data takes seconds.
+    fn launch_on_free_port(&mut self) -> Result<(), Error> {
         on_free_ports(&["Address already in use"], || {
             self.address = Address::local(free_port()?);
             self.launch()
         })
     }
 
-    /// The running server that [`ADDRESS_VARIABLE`] names, or a new one where it is not set.
+    /// The running server that [`ADDRESS_VARIABLE`] names, or a new one if the variable is not set.
     pub fn from_environment() -> Result<Self, Error> {
-        Self::named_by_or_started(ADDRESS_VARIABLE, Options::default())
+        Self::from_variable(ADDRESS_VARIABLE, Options::default())
     }
 
-    fn named_by_or_started(variable: &str, options: Options) -> Result<Self, Error> {
+    fn from_variable(variable: &str, options: Options) -> Result<Self, Error> {
         let Some(address) = sharing::named_by(variable, Address::parse)? else {
             return Self::start_with(options);
         };
-        let postgres = Self { binaries: Binaries::of(options)?, address, ours: None };
+        let postgres = Self { binaries: Binaries::of(options)?, address, started: None };
         postgres
             .version()
             .map_err(Error::while_doing(format!("reaching the server that {variable} names")))?;
         Ok(postgres)
     }
 
-    /// Where a client finds the database of this name.
+    /// The URL of the database with this name.
     pub fn url(&self, database: &str) -> String {
         self.address.url(database)
     }
 
-    /// The superuser's own database, for whatever concerns the whole server.
+    /// The URL of the database `postgres`, for statements about the whole server.
     pub fn admin_url(&self) -> String {
         self.url("postgres")
     }
@@ -141,24 +141,24 @@ impl Postgres {
         self.address.port()
     }
 
-    /// The postmaster, where it is ours and running.
+    /// The pid of the postmaster. None: it was not started here, or it does not run.
     pub fn pid(&self) -> Option<u32> {
-        self.ours.as_ref().and_then(|ours| ours.server.pid())
+        self.started.as_ref().and_then(|started| started.server.pid())
     }
 
-    /// The folder with data, socket and log, where the server is ours.
+    /// The folder with data, socket and log. None: it was not started here.
     pub fn folder(&self) -> Option<PathBuf> {
-        Some(self.ours.as_ref()?.server.folder().to_owned())
+        Some(self.started.as_ref()?.server.folder().to_owned())
     }
 
-    /// The version the server itself reports, such as `15.18`.
+    /// The version that the server reports, such as `15.18`.
     pub fn version(&self) -> Result<String, Error> {
         let version = self.psql(&self.admin_url(), "SHOW server_version")?;
         // Distributions add their package's version in brackets.
         Ok(version.split(' ').next().unwrap_or_default().to_owned())
     }
 
-    /// Runs the statements with psql and returns the rows, unaligned, one to a line.
+    /// Runs the statements with psql and returns the rows, unaligned, one on each line.
     pub fn psql(&self, url: &str, statements: &str) -> Result<String, Error> {
         command::run(
             self.binaries
@@ -169,88 +169,88 @@ impl Postgres {
         )
     }
 
-    /// A program of the server's own packages, such as `pgbench`.
+    /// A program from the server's packages, such as `pgbench`.
     pub fn command(&self, program: &str) -> std::process::Command {
         self.binaries.command(program)
     }
 
-    /// Makes an empty database under a name nobody else uses, and returns its URL.
+    /// Creates an empty database with a unique name, and returns its URL.
     ///
     /// # Panics
     ///
-    /// Panics where the server refuses.
+    /// Panics if the server refuses.
     pub fn create_database(&self) -> String {
         self.create_database_from("template1")
     }
 
-    /// Makes a copy of the template, given by name or URL, to which nobody may be connected.
+    /// Creates a copy of the template, given by name or URL. There must be no connection to the template.
     ///
     /// # Panics
     ///
-    /// Panics where the server refuses.
+    /// Panics if the server refuses.
     pub fn create_database_from(&self, template: &str) -> String {
         let template = address::database_of(template);
         let name = format!("test_{}_{:016x}", std::process::id(), random());
         let create = format!(r#"CREATE DATABASE "{name}" TEMPLATE "{template}""#);
-        // For the statements of tests: the program itself looks nowhere but into its own schema.
+        // Only for the statements of tests. The program sets its own search path.
         let path = format!(r#"ALTER DATABASE "{name}" SET search_path = public, wharfinger"#);
-        let made = self.psql(&self.admin_url(), &create).and_then(|_| self.psql(&self.admin_url(), &path));
-        match made {
+        let created = self.psql(&self.admin_url(), &create).and_then(|_| self.psql(&self.admin_url(), &path));
+        match created {
             Ok(_) => self.url(&name),
-            Err(error) => panic!("no database could be made from {template}: {error}"),
+            Err(error) => panic!("cannot create a database from {template}: {error}"),
         }
     }
 
-    /// Kills the server and all its children at once, as a power cut would.
+    /// Kills the server and all its child processes at once.
     pub fn kill(&mut self) -> Result<(), Error> {
         let segment = self.folder().and_then(|folder| line_of(&folder.join(STATUS_FILE), 7));
-        self.ours()?.server.kill()?;
-        // The kernel keeps the segment of a killed server for ever, and has room for a few
-        // thousand. `ipcrm` failing or not being there costs one of those, not the test.
+        self.started()?.server.kill()?;
+        // The kernel keeps the shared memory of a killed server until it is removed, and allows only a few thousand
+        // segments. If `ipcrm` fails or is missing, the test still works.
         if let Some(id) = segment.as_deref().and_then(|s| s.split(' ').next_back()) {
             let _ = command::run(Command::new("ipcrm").args(["-m", id]));
         }
         Ok(())
     }
 
-    /// Ends the server in order, breaking off the connections ("fast shutdown").
+    /// Stops the server normally and closes its connections ("fast shutdown").
     pub fn stop(&mut self) -> Result<(), Error> {
-        self.ours()?.server.end("INT", PATIENCE_WITH_STOP)
+        self.started()?.server.stop("INT", STOP_TIMEOUT)
     }
 
-    /// Starts the killed or stopped server again, on the same data and port.
+    /// Starts the stopped server with the same data and port.
     pub fn start_again(&mut self) -> Result<(), Error> {
         self.launch()
     }
 
-    /// Stops every process of the server where it stands: connections stay open, answers stay out.
+    /// Pauses every process of the server: connections stay open, and no answer comes.
     pub fn pause(&mut self) -> Result<(), Error> {
-        self.ours()?.server.pause()
+        self.started()?.server.pause()
     }
 
     pub fn resume(&mut self) -> Result<(), Error> {
-        self.ours()?.server.resume()
+        self.started()?.server.resume()
     }
 
-    fn ours(&mut self) -> Result<&mut Ours, Error> {
-        self.ours.as_mut().ok_or_else(Error::not_ours)
+    fn started(&mut self) -> Result<&mut Started, Error> {
+        self.started.as_mut().ok_or_else(Error::not_started_here)
     }
 
     fn create_cluster(&mut self) -> Result<(), Error> {
         let mut initdb = self.binaries.command("initdb");
-        let ours = self.ours()?;
+        let started = self.started()?;
         initdb
             .args(["--username=postgres", "--auth=trust", "--no-sync"])
             .args(["--encoding=UTF8", "--locale=C.UTF-8", "--pgdata"])
-            .arg(ours.server.folder().join("data"));
-        ours.server.run(initdb)
+            .arg(started.server.folder().join("data"));
+        started.server.run(initdb)
     }
 
     fn launch(&mut self) -> Result<(), Error> {
         let mut postgres = self.binaries.command("postgres");
         let port = self.port();
-        let ours = self.ours()?;
-        let folder = ours.server.folder().to_owned();
+        let started = self.started()?;
+        let folder = started.server.folder().to_owned();
         let mut set = |name: &str, value: &str| {
             postgres.arg("-c").arg(format!("{name}={value}"));
         };
@@ -259,30 +259,28 @@ impl Postgres {
         set("unix_socket_directories", &folder.to_string_lossy());
         set("max_connections", "300");
         set("max_prepared_transactions", "0");
-        set("fsync", if ours.options.fsync { "on" } else { "off" });
-        if !ours.options.fsync {
-            // Hundreds of databases live here for minutes: looking after each costs more than it helps.
+        set("fsync", if started.options.fsync { "on" } else { "off" });
+        if !started.options.fsync {
+            // There are hundreds of short-lived databases. Vacuuming each costs more than it helps.
             set("autovacuum", "off");
             set("full_page_writes", "off");
         }
-        // In files of the data folder, which go with it; a killed server leaves /dev/shm littered.
+        // In files of the data folder, which is removed. Otherwise a killed server leaves files in /dev/shm.
         set("dynamic_shared_memory_type", "mmap");
         postgres.arg("-D").arg(folder.join("data"));
-        ours.server.spawn(postgres)?;
+        started.server.spawn(postgres)?;
         self.wait_until_ready()
     }
 
     fn wait_until_ready(&mut self) -> Result<(), Error> {
-        let Self { binaries, address, ours } = self;
-        let server = &mut ours.as_mut().ok_or_else(Error::not_ours)?.server;
+        let Self { binaries, address, started } = self;
+        let server = &mut started.as_mut().ok_or_else(Error::not_started_here)?.server;
         let status_file = server.folder().join(STATUS_FILE);
-        server.wait_until("PostgreSQL", PATIENCE_WITH_START, |pid| {
-            is_ready(pid, &status_file, binaries, address)
-        })
+        server.wait_until("PostgreSQL", START_TIMEOUT, |pid| is_ready(pid, &status_file, binaries, address))
     }
 }
 
-/// The status file first: it tells our server from another that took the port before us.
+/// Checks the status file first, because another server may have taken the port.
 fn is_ready(pid: u32, status_file: &Path, binaries: &Binaries, address: &Address) -> bool {
     line_of(status_file, 1).and_then(|line| line.parse().ok()) == Some(pid)
         && line_of(status_file, 8).as_deref() == Some("ready")
@@ -290,7 +288,7 @@ fn is_ready(pid: u32, status_file: &Path, binaries: &Binaries, address: &Address
         && command::run(binaries.command("pg_isready").args(["-q", "-d", &address.url("postgres")])).is_ok()
 }
 
-/// A line of the file, counted from one.
+/// A line of the file. The first line has number 1.
 fn line_of(status_file: &Path, number: usize) -> Option<String> {
     let text = std::fs::read_to_string(status_file).ok()?;
     Some(text.lines().nth(number - 1)?.trim().to_owned())

@@ -1,4 +1,4 @@
-//! Prometheus's own judge of rules: the one installed, unpacked before, or unpacked now.
+//! promtool, which checks Prometheus rules: installed, unpacked before, or unpacked now.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,18 +23,18 @@ impl Promtool {
         program.is_file().then_some(Self { program, library_path })
     }
 
-    /// Whether these rules are such as Prometheus loads; the answer says how many there are.
+    /// Checks that Prometheus accepts these rules. Returns promtool's output, which has their number.
     pub fn check_rules(&self, rules: &Path) -> Result<String, Error> {
         self.run("check", rules)
     }
 
-    /// Whether alerts fire as their unit tests say.
+    /// Runs the unit tests of the alerts.
     pub fn test_rules(&self, tests: &Path) -> Result<String, Error> {
         self.run("test", tests)
     }
 
-    fn run(&self, verb: &str, file: &Path) -> Result<String, Error> {
+    fn run(&self, command: &str, file: &Path) -> Result<String, Error> {
         let mut promtool = installation::command(&self.program, self.library_path.as_deref(), &[]);
-        command::run(promtool.args([verb, "rules"]).arg(file))
+        command::run(promtool.args([command, "rules"]).arg(file))
     }
 }

@@ -1,5 +1,5 @@
-//! A bad network in this process: a proxy between a client and a server that cuts, stalls and
-//! loses on demand. It copies bytes and knows next to nothing of what they mean.
+//! A proxy between a client and a server that simulates a bad network: it closes connections, delays bytes and drops
+//! answers on request. It copies bytes and does not parse the protocol, except for `100 Continue`.
 
 mod connection;
 
@@ -14,16 +14,16 @@ use self::connection::Connection;
 use crate::Error;
 use crate::server::free_port;
 
-const PATIENCE_WITH_BINDING: Duration = Duration::from_secs(30);
+const BIND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Listens for others until dropped. All verbs act on open connections and new ones alike.
+/// Listens until dropped. Every method affects open and new connections.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
     acceptor: Mutex<Option<Acceptor>>,
 }
 
-/// What the threads of the connections look at.
+/// State that is shared with the threads of the connections.
 pub(crate) struct Shared {
     server: Mutex<SocketAddr>,
     faults: Faults,
@@ -33,18 +33,18 @@ pub(crate) struct Shared {
 struct Faults {
     drops_answers: AtomicBool,
     stalls: AtomicBool,
-    /// The largest number stands for no limit.
+    /// In bytes. `u64::MAX` means no limit.
     cut_after: AtomicU64,
 }
 
-/// The thread that accepts, with the socket that it owns.
+/// The thread that accepts connections. It owns the listening socket.
 struct Acceptor {
     thread: JoinHandle<()>,
-    ends: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    /// A proxy to the server, such as `127.0.0.1:5432`, on a port of its own.
+    /// Starts a proxy to the server, such as `127.0.0.1:5432`, on a free port.
     pub fn to(server: impl ToSocketAddrs) -> Result<Self, Error> {
         let server = Mutex::new(first_address(server)?);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
@@ -59,7 +59,7 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Where clients connect to. It stays the same through all faults.
+    /// The address for clients. It never changes.
     pub fn addr(&self) -> SocketAddr {
         self.address
     }
@@ -67,24 +67,23 @@ impl Proxy {
     /// Closes all connections at once and refuses new ones.
     pub fn cut(&self) {
         if let Some(acceptor) = locked(&self.acceptor).take() {
-            acceptor.ends.store(true, Ordering::SeqCst);
-            // Nothing but a connection wakes a thread that accepts.
+            acceptor.stop.store(true, Ordering::SeqCst);
+            // A connection is the only way to wake the accepting thread.
             let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
             let _ = acceptor.thread.join();
         }
         self.shared.close_all();
     }
 
-    /// Stands before another server from now on, as after a failover: all connections are closed,
-    /// and new ones go there.
+    /// Forwards to another server from now on, as after a failover. Closes all connections.
     pub fn point_at(&self, server: impl ToSocketAddrs) -> Result<(), Error> {
-        // In this order, so that a connection accepted meanwhile is closed or goes there already.
+        // In this order: a connection that is accepted in between is closed or already uses the new server.
         *locked(&self.shared.server) = first_address(server)?;
         self.shared.close_all();
         Ok(())
     }
 
-    /// Ends all faults: new connections are accepted and nothing is lost any more.
+    /// Ends all faults: accepts new connections and forwards everything.
     pub fn repair(&self) -> Result<(), Error> {
         self.drop_answers(false);
         self.stall(false);
@@ -96,25 +95,23 @@ impl Proxy {
         Ok(())
     }
 
-    /// Forwards requests, but closes the connection when the answer begins to arrive, so that the
-    /// server has done what the client cannot know of. `100 Continue` is passed on, for without it
-    /// the request would not be sent.
+    /// Forwards requests, and closes the connection when the answer arrives. So the server has executed the request,
+    /// and the client does not know it. Forwards `100 Continue`, because the client does not send the body without it.
     pub fn drop_answers(&self, drops: bool) {
         self.shared.faults.drops_answers.store(drops, Ordering::SeqCst);
     }
 
-    /// Accepts connections and holds back whatever is sent, either way, until called off.
+    /// With `true`, accepts connections and forwards nothing, in both directions. With `false`, forwards again.
     pub fn stall(&self, stalls: bool) {
         self.shared.faults.stalls.store(stalls, Ordering::SeqCst);
     }
 
-    /// Forwards so many bytes of each connection's client, counted from its beginning, and then
-    /// closes it. `None` calls it off.
+    /// Closes each connection after its client has sent this number of bytes. `None` removes the limit.
     pub fn cut_after(&self, bytes: impl Into<Option<u64>>) {
         self.shared.faults.cut_after.store(bytes.into().unwrap_or(u64::MAX), Ordering::SeqCst);
     }
 
-    /// How many connections are open.
+    /// The number of open connections.
     pub fn connections(&self) -> usize {
         locked(&self.shared.connections)
             .iter()
@@ -131,10 +128,10 @@ impl Drop for Proxy {
 
 impl Acceptor {
     fn on(address: SocketAddr, shared: &Arc<Shared>) -> Result<Self, Error> {
-        let deadline = Instant::now() + PATIENCE_WITH_BINDING;
+        let deadline = Instant::now() + BIND_TIMEOUT;
         let listener = loop {
             match TcpListener::bind(address) {
-                // A child that some thread is about to start has a copy of the last listener until it runs its program.
+                // A child process that another thread is starting holds a copy of the old listener until its `exec`.
                 Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < deadline => {
                     thread::sleep(Duration::from_millis(5));
                 }
@@ -142,27 +139,27 @@ impl Acceptor {
             }
         }
         .map_err(Error::while_doing(format!("listening on {address} for the proxy")))?;
-        let ends = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(AtomicBool::new(false));
         let thread = thread::spawn({
-            let (shared, ends) = (Arc::clone(shared), Arc::clone(&ends));
+            let (shared, stop) = (Arc::clone(shared), Arc::clone(&stop));
             move || {
                 for client in listener.incoming() {
-                    if ends.load(Ordering::SeqCst) {
+                    if stop.load(Ordering::SeqCst) {
                         break;
                     }
-                    // One that failed has gone already.
+                    // A failed connection needs no handling.
                     if let Ok(client) = client {
-                        shared.take(client);
+                        shared.start_connection(client);
                     }
                 }
             }
         });
-        Ok(Self { thread, ends })
+        Ok(Self { thread, stop })
     }
 }
 
 impl Shared {
-    fn take(self: &Arc<Self>, client: TcpStream) {
+    fn start_connection(self: &Arc<Self>, client: TcpStream) {
         let connection = Arc::new(Connection::from(client));
         {
             let mut connections = locked(&self.connections);
@@ -206,7 +203,7 @@ fn first_address(server: impl ToSocketAddrs) -> Result<SocketAddr, Error> {
         .ok_or_else(|| Error::new("the server behind the proxy has no address"))
 }
 
-/// A thread that panicked leaves nothing half done in what our locks guard.
+/// Ignores poisoning: every change under these locks is a single assignment or call.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! Packages of Python, installed by the ordinary pip into our cache folder, beside what is unpacked
-//! there: nothing of the system or of the user's environments is changed.
+//! Python packages, installed by pip into our cache folder. Nothing changes in the system or in the user's
+//! environments.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,19 +9,19 @@ use std::sync::OnceLock;
 use crate::packages::{COMPLETE, at, cache, create_readable, lock, require};
 use crate::{Error, command};
 
-/// The interpreter itself. `python3` may be a script that looks for it at every call, which takes longer than a request.
+/// The path of the interpreter. `python3` may be a script that searches for it at every call, which takes longer than a
+/// request.
 pub(crate) fn python() -> &'static str {
     static PYTHON: OnceLock<String> = OnceLock::new();
     PYTHON.get_or_init(|| {
-        let asked = require("python3", &["python3"]).and_then(|()| {
+        let path = require("python3", &["python3"]).and_then(|()| {
             command::run(Command::new("python3").args(["-c", "import sys; print(sys.executable)"]))
         });
-        asked.map_or_else(|_| "python3".to_owned(), |path| path.trim().to_owned())
+        path.map_or_else(|_| "python3".to_owned(), |path| path.trim().to_owned())
     })
 }
 
-/// Installs the packages, each with the versions it may have, and returns the folder that Python is
-/// to look for them in. What was installed before is not fetched again.
+/// Installs the packages and returns the folder for `PYTHONPATH`. Does nothing if they are already installed.
 pub(crate) fn install(name: &str, packages: &[&str]) -> Result<PathBuf, Error> {
     if command::run(Command::new(python()).args(["-m", "pip", "--version"])).is_err() {
         require("pip3", &["python3-pip"])?;
@@ -29,7 +29,7 @@ pub(crate) fn install(name: &str, packages: &[&str]) -> Result<PathBuf, Error> {
     let cache = cache()?;
     let folder = cache.join(format!("pip-{name}"));
 
-    // Test binaries run side by side, and each may find the packages missing.
+    // Test binaries run in parallel, and several may find that the packages are missing.
     let _lock = lock(&cache)?;
     let wanted = packages.join("\n");
     if fs::read_to_string(folder.join(COMPLETE)).is_ok_and(|installed| installed == wanted) {

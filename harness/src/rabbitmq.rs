@@ -1,5 +1,5 @@
-//! A real RabbitMQ node for tests: fresh virtual hosts on it, and the faults it can be made to
-//! suffer. A test that breaks its server starts one of its own; the others share one.
+//! A real RabbitMQ node for tests, with empty virtual hosts and methods that make it fail. A test that makes its server
+//! fail starts a separate one. The others share one.
 
 mod binaries;
 mod node;
@@ -18,50 +18,49 @@ use crate::percent::encoded;
 use crate::server::{Server, listens, on_free_ports, random};
 use crate::{Error, command, sharing};
 
-/// Names a running server, by its [`RabbitMq::sharing_url`], that [`shared`] attaches to rather
-/// than starting one.
+/// The variable with the [`RabbitMq::sharing_url`] of a running server. [`shared`] uses that server instead of starting
+/// one.
 pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_RABBITMQ";
 
-/// Some seconds of computing, of which a busy machine makes many.
-const PATIENCE_WITH_START: Duration = Duration::from_secs(90);
-const PATIENCE_WITH_STOP: Duration = Duration::from_secs(60);
+/// A start needs some seconds of processor time, and longer on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(90);
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// By which one tells that a port was taken. epmd ends without a word, and successfully, where its
-/// own is: by another epmd, it thinks.
+/// Texts that show that a port was taken. If epmd's own port is taken, epmd exits with success and prints nothing.
 const PORT_WAS_TAKEN: [&str; 3] = ["eaddrinuse", "dist_port_already_used", "epmd ended"];
 
-/// What a client opens a connection with, and the kind of frame that the server's answer is.
-const GREETING: &[u8] = b"AMQP\0\0\x09\x01";
+/// The first bytes that a client sends, and the frame type of the server's answer.
+const PROTOCOL_HEADER: &[u8] = b"AMQP\0\0\x09\x01";
 const METHOD_FRAME: u8 = 1;
 
-/// A RabbitMQ server: one that we started and end on drop, or one that runs already. Quorum queues
-/// work on its single node, and it runs without plugins.
+/// A RabbitMQ server that this process started and stops on drop, or one that was already running. It is a single node
+/// without plugins. Quorum queues work on it.
 pub struct RabbitMq {
     binaries: Binaries,
     node: Node,
-    ours: Option<Ours>,
+    started: Option<Started>,
 }
 
-/// What only the process that started a server has: the means to break and to end it. The server
-/// goes before the registry that its tools find it in.
-struct Ours {
+/// The processes of a server that was started here. Only this can be stopped, killed or paused. The server is dropped
+/// before epmd, because its tools need epmd to find it.
+struct Started {
     server: Server,
     _epmd: Server,
 }
 
-/// The server that all tests of this process share: the one [`ADDRESS_VARIABLE`] names, or else
-/// one started now that ends with the process. Tests stay apart in virtual hosts of their own.
+/// The server that all tests of this process share: the one that [`ADDRESS_VARIABLE`] names, or one that is started now
+/// and ends with the process. Each test uses a separate virtual host.
 ///
 /// # Panics
 ///
-/// Panics where there is none to be had: tests without their server must fail, not pass unrun.
+/// Panics if there is no server. A test without its server must fail.
 pub fn shared() -> &'static RabbitMq {
     static SHARED: OnceLock<Result<RabbitMq, Error>> = OnceLock::new();
     sharing::once("RabbitMQ", &SHARED, RabbitMq::from_environment)
 }
 
 impl RabbitMq {
-    /// Starts a server of the caller's own, on free ports, with its data in a temporary folder.
+    /// Starts a separate server on free ports, with its data in a temporary folder.
     pub fn start() -> Result<Self, Error> {
         on_free_ports(&PORT_WAS_TAKEN, || {
             let mut rabbitmq = Self::prepare()?;
@@ -69,19 +68,19 @@ impl RabbitMq {
         })
     }
 
-    /// All but the start of the server itself.
+    /// Everything except the start of the server itself.
     fn prepare() -> Result<Self, Error> {
         let binaries = Binaries::find_or_unpack()?;
-        // SIGKILL for both: neither leaves anything but files, and the children end by themselves.
+        // SIGKILL for both: they leave only files, and their child processes exit by themselves.
         let server = Server::prepare("rabbitmq", None, "KILL")?;
         let node = Node::prepare(server.folder())?;
         let mut epmd = Server::prepare("epmd", None, "KILL")?;
         epmd.spawn(node.epmd(&binaries))?;
-        epmd.wait_until("epmd", PATIENCE_WITH_START, |pid| listens(pid, node.epmd_port))?;
-        Ok(Self { binaries, node, ours: Some(Ours { server, _epmd: epmd }) })
+        epmd.wait_until("epmd", START_TIMEOUT, |pid| listens(pid, node.epmd_port))?;
+        Ok(Self { binaries, node, started: Some(Started { server, _epmd: epmd }) })
     }
 
-    /// The running server that [`ADDRESS_VARIABLE`] names, or a new one where it is not set.
+    /// The running server that [`ADDRESS_VARIABLE`] names, or a new one if the variable is not set.
     pub fn from_environment() -> Result<Self, Error> {
         let Some(node) = sharing::named_by(ADDRESS_VARIABLE, Node::parse)? else {
             return Self::start();
@@ -92,21 +91,21 @@ impl RabbitMq {
                 "the server that {ADDRESS_VARIABLE} names, on port {port}, does not answer"
             )));
         }
-        Ok(Self { binaries: Binaries::find_or_unpack()?, node, ours: None })
+        Ok(Self { binaries: Binaries::find_or_unpack()?, node, started: None })
     }
 
-    /// Where clients find the virtual host that is there from the beginning, `/`.
+    /// The URL of the default virtual host, `/`.
     pub fn url(&self) -> String {
         self.node.url("%2f")
     }
 
-    /// Where clients find the virtual host of this name.
+    /// The URL of the virtual host with this name.
     pub fn url_of(&self, vhost: &str) -> String {
         self.node.url(&encoded(vhost))
     }
 
-    /// The value of [`ADDRESS_VARIABLE`] with which other processes of this machine and user share
-    /// the server: the URL, and what else its tools need.
+    /// The value of [`ADDRESS_VARIABLE`] for other processes of the same user on this machine: the URL, with parameters
+    /// that the server's tools need.
     pub fn sharing_url(&self) -> String {
         self.node.sharing_url()
     }
@@ -115,68 +114,67 @@ impl RabbitMq {
         self.node.port
     }
 
-    /// The process, where it is ours and running.
+    /// None: it was not started here, or it does not run.
     pub fn pid(&self) -> Option<u32> {
-        self.ours.as_ref().and_then(|ours| ours.server.pid())
+        self.started.as_ref().and_then(|started| started.server.pid())
     }
 
-    /// The folder with data and log, where the server is ours.
+    /// The folder with data and log. None: it was not started here.
     pub fn folder(&self) -> Option<PathBuf> {
-        Some(self.ours.as_ref()?.server.folder().to_owned())
+        Some(self.started.as_ref()?.server.folder().to_owned())
     }
 
-    /// Runs rabbitmqctl, and returns its results without titles and headings.
+    /// Runs rabbitmqctl and returns its output without headings.
     pub fn ctl(&self, words: &[&str]) -> Result<String, Error> {
         command::run(self.node.script(&self.binaries, "rabbitmqctl").arg("--silent").args(words))
     }
 
-    /// Makes an empty virtual host under a name nobody else uses, and returns its URL.
+    /// Creates an empty virtual host with a unique name, and returns its URL.
     ///
     /// # Panics
     ///
-    /// Panics where the server refuses.
+    /// Panics if the server refuses.
     pub fn create_vhost(&self) -> String {
         let name = format!("test-{}-{:016x}", std::process::id(), random());
-        let made = self
+        let created = self
             .ctl(&["add_vhost", &name])
             .and_then(|_| self.ctl(&["set_permissions", "-p", &name, "guest", ".*", ".*", ".*"]));
-        match made {
+        match created {
             Ok(_) => self.url_of(&name),
-            Err(error) => panic!("no virtual host could be made: {error}"),
+            Err(error) => panic!("cannot create a virtual host: {error}"),
         }
     }
 
-    /// Has the server write down which queues there are, as it would by itself within seconds. Before
-    /// that, a kill may cost a new quorum queue its messages, confirmed or not, and its leader for good.
+    /// Makes the server write its list of queues to disk, which it otherwise does within seconds. After an earlier
+    /// kill, a new quorum queue may lose its messages, also confirmed ones, and never have a leader again.
     pub fn flush_queue_metadata(&self) -> Result<(), Error> {
         self.ctl(&["eval", "ok = mnesia:sync_log(), [ok = dets:sync(Table) || Table <- dets:all()]."])
             .map(drop)
     }
 
-    /// Kills the server and all its children at once, as a power cut would. What was confirmed comes
-    /// back, if its queue was [flushed](Self::flush_queue_metadata).
+    /// Kills the server and all its child processes at once. Confirmed messages survive if their queue was
+    /// [flushed](Self::flush_queue_metadata).
     pub fn kill(&mut self) -> Result<(), Error> {
-        self.ours()?.server.kill()
+        self.started()?.server.kill()
     }
 
-    /// Ends the server in order.
+    /// Stops the server normally.
     pub fn stop(&mut self) -> Result<(), Error> {
-        self.ours()?.server.end("TERM", PATIENCE_WITH_STOP)
+        self.started()?.server.stop("TERM", STOP_TIMEOUT)
     }
 
-    /// Starts the killed or stopped server again, on the same data and port.
+    /// Starts the stopped server with the same data and port.
     pub fn start_again(&mut self) -> Result<(), Error> {
-        let Self { binaries, node, ours } = self;
-        let server = &mut ours.as_mut().ok_or_else(Error::not_ours)?.server;
+        let Self { binaries, node, started } = self;
+        let server = &mut started.as_mut().ok_or_else(Error::not_started_here)?.server;
         server.spawn(node.server(binaries)?)?;
         let port = node.port;
-        server.wait_until("RabbitMQ", PATIENCE_WITH_START, |pid| listens(pid, port) && speaks_amqp(port))
+        server.wait_until("RabbitMQ", START_TIMEOUT, |pid| listens(pid, port) && speaks_amqp(port))
     }
 
-    /// Loses everything: kills the server if it runs, deletes its data and starts it again, empty.
-    /// Virtual hosts are gone with their queues.
+    /// Kills the server if it runs, deletes its data, and starts it empty, without virtual hosts and queues.
     pub fn wipe(&mut self) -> Result<(), Error> {
-        let server = &mut self.ours()?.server;
+        let server = &mut self.started()?.server;
         if server.pid().is_some() {
             server.kill()?;
         }
@@ -187,27 +185,27 @@ impl RabbitMq {
         }
     }
 
-    /// Stops the server where it stands: connections stay open, answers stay out.
+    /// Pauses the server: connections stay open, and no answer comes.
     pub fn pause(&mut self) -> Result<(), Error> {
-        self.ours()?.server.pause()
+        self.started()?.server.pause()
     }
 
     pub fn resume(&mut self) -> Result<(), Error> {
-        self.ours()?.server.resume()
+        self.started()?.server.resume()
     }
 
-    fn ours(&mut self) -> Result<&mut Ours, Error> {
-        self.ours.as_mut().ok_or_else(Error::not_ours)
+    fn started(&mut self) -> Result<&mut Started, Error> {
+        self.started.as_mut().ok_or_else(Error::not_started_here)
     }
 }
 
-/// Whether the server answers a client's greeting with the first words of the protocol.
+/// Whether the server answers the protocol header with a method frame.
 fn speaks_amqp(port: u16) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let patience = Duration::from_secs(20);
-    let answer = TcpStream::connect_timeout(&address, patience).and_then(|mut stream| {
-        stream.set_read_timeout(Some(patience))?;
-        stream.write_all(GREETING)?;
+    let timeout = Duration::from_secs(20);
+    let answer = TcpStream::connect_timeout(&address, timeout).and_then(|mut stream| {
+        stream.set_read_timeout(Some(timeout))?;
+        stream.write_all(PROTOCOL_HEADER)?;
         let mut answer = [0];
         stream.read_exact(&mut answer).map(|()| answer[0])
     });

@@ -1,5 +1,5 @@
-//! A real Ceph gateway as the S3 server of the tests, before a small cluster of its own. A test
-//! that breaks its gateway starts one of its own; the others share one.
+//! A real Ceph gateway with a small cluster, as the S3 server of the tests. A test that makes its gateway fail starts a
+//! separate one. The others share one.
 
 mod binaries;
 mod cluster;
@@ -13,61 +13,61 @@ use self::cluster::Cluster;
 use crate::http::{self, Answer, Signer};
 use crate::server::{Server, free_port, random};
 use crate::store_address::StoreAddress;
-use crate::store_server::{Kind, Ours, Prepared, StoreServer, made};
+use crate::store_server::{Kind, Prepared, Started, StoreServer, create_unique};
 use crate::{Error, command};
 
-/// Names a running server as `http://access-key:secret-key@host:port`, percent-encoded, that
-/// [`shared`] attaches to rather than starting one.
+/// The variable with the URL of a running server: `http://access-key:secret-key@host:port`, percent-encoded. [`shared`]
+/// uses that server instead of starting one.
 pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_S3";
 
-/// Names the configuration of that server's cluster, for those who need more keys.
+/// The variable with the path of that cluster's configuration. It is needed to add keys.
 pub const CONFIGURATION_VARIABLE: &str = "WHARFINGER_TEST_S3_CONFIGURATION";
 
-/// The gateway takes any region for its own; this is the one that clients need not be told.
+/// The gateway accepts any region. This one is the default of clients.
 const REGION: &str = "us-east-1";
 const OWNER: &str = "owner";
 
-/// What a test may want otherwise than usual.
+/// Options of one server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Whether objects are kept in a file of the temporary folder rather than in memory: for large
-    /// ones, and slower for many small ones, each of which then waits for the disk.
+    /// Whether objects are in a file of the temporary folder instead of in memory. For large objects. It is slower for
+    /// many small ones, because each waits for the disk.
     pub on_disk: bool,
 }
 
-/// An S3 server. When the gateway is killed, what it had acknowledged is safe with the cluster.
+/// An S3 server. Acknowledged writes survive a kill of the gateway, because the cluster has them.
 pub type Radosgw = StoreServer<Gateway>;
 
-/// What the gateway keeps its data in, and all their programs.
+/// The gateway's cluster and the programs of both.
 pub struct Gateway {
     cluster: Cluster,
     binaries: Binaries,
 }
 
-/// A pair of keys for S3.
+/// A pair of S3 keys.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     pub access_key: String,
     pub secret_key: String,
 }
 
-/// What keys other than the owner's may do.
+/// The rights of keys that are not the owner's.
 #[derive(Clone, Copy, Debug)]
 pub enum Rights {
-    /// List and read the owner's buckets, but not change them.
+    /// May list and read the owner's buckets.
     ReadOnly,
-    /// Write and delete in the owner's buckets, but neither read nor list.
+    /// May write and delete in the owner's buckets.
     WriteOnly,
-    /// All but delete, in buckets of their own: the owner's they cannot reach.
+    /// May do everything except delete, but only in its own buckets, not in the owner's.
     WithoutDelete,
 }
 
-/// The server that all tests of this process share: the one [`ADDRESS_VARIABLE`] names, or else
-/// one started now that ends with the process.
+/// The server that all tests of this process share: the one that [`ADDRESS_VARIABLE`] names, or one that is started now
+/// and ends with the process.
 ///
 /// # Panics
 ///
-/// Panics where there is none to be had: tests without their server must fail, not pass unrun.
+/// Panics if there is no server. A test without its server must fail.
 pub fn shared() -> &'static Radosgw {
     static SHARED: OnceLock<Result<Radosgw, Error>> = OnceLock::new();
     Radosgw::once(&SHARED)
@@ -76,36 +76,36 @@ pub fn shared() -> &'static Radosgw {
 impl Kind for Gateway {
     const NAME: &'static str = "radosgw";
     const ADDRESS_VARIABLE: &'static str = ADDRESS_VARIABLE;
-    /// The monitor says so in its log; the gateway only ends with the error's number (EADDRINUSE).
+    /// The monitor logs this text. The gateway only exits with the error number of EADDRINUSE.
     const PORT_WAS_TAKEN: &'static [&'static str] = &["Address already in use", "exit status: 98"];
     type Options = Options;
 
-    /// With a cluster of its own, and one user.
+    /// Starts a cluster and creates one user.
     fn prepare(options: Options) -> Result<Prepared<Self>, Error> {
         let binaries = Binaries::find_or_unpack()?;
         let cluster = Cluster::start(&binaries, options)?;
-        // SIGKILL: what was acknowledged is with the cluster, and an orderly end takes seconds.
+        // SIGKILL: the cluster has all acknowledged writes, and a normal shutdown takes seconds.
         let server = Server::prepare("radosgw", None, "KILL")?;
         let keys = Credentials::random();
         let address = StoreAddress::local(free_port()?, &keys.access_key, &keys.secret_key);
         let kind = Self { cluster, binaries };
         let create = ["user", "create", "--uid", OWNER, "--display-name", OWNER];
         admin(&kind.binaries, &kind.cluster.configuration(), &create, &keys)?;
-        Ok(Prepared { address, ours: Ours { server, kind } })
+        Ok(Prepared { address, started: Started { server, kind } })
     }
 
     fn command(&self, folder: &Path, address: &StoreAddress) -> Command {
         let mut run = self.cluster.command(&self.binaries, "radosgw");
         run.args(["--name", "client.rgw", "-f"])
-            // It writes head and body of an answer apart, and would hold the body back until the
-            // client's acknowledgement, which comes 40 ms later: every listing would take that long.
+            // The gateway writes the head and the body of an answer separately. Without tcp_nodelay, the kernel delays
+            // the body until the client's TCP acknowledgement, 40 ms later.
             .arg(format!("--rgw_frontends=beast endpoint={} tcp_nodelay=1", address.host_and_port))
             .arg(format!("--rgw_data={}", folder.display()));
         run
     }
 }
 
-/// Runs radosgw-admin, which reaches past the gateway into the cluster.
+/// Runs radosgw-admin, which talks to the cluster directly.
 fn admin(
     binaries: &Binaries,
     configuration: &Path,
@@ -113,7 +113,7 @@ fn admin(
     keys: &Credentials,
 ) -> Result<(), Error> {
     let mut admin = binaries.command("radosgw-admin");
-    // Without limits it would wait for ever for an OSD that has failed to start.
+    // Without timeouts it waits for ever for an OSD that failed to start.
     admin
         .arg("--conf")
         .arg(configuration)
@@ -124,13 +124,13 @@ fn admin(
 }
 
 impl Radosgw {
-    /// Where clients find the server, as `http://127.0.0.1:port`: buckets in the path. With
-    /// `localhost` for the address, buckets in the host name are understood as well.
+    /// The URL of the server: `http://127.0.0.1:port`, with buckets in the path. With `localhost` as the host, buckets
+    /// may also be part of the host name.
     pub fn endpoint(&self) -> String {
         self.address.endpoint()
     }
 
-    /// The key of the owner, who may do anything.
+    /// The owner's key, with all rights.
     pub fn access_key(&self) -> &str {
         &self.address.name
     }
@@ -143,17 +143,17 @@ impl Radosgw {
         REGION
     }
 
-    /// Makes an empty bucket under a name nobody else uses, and returns the name.
+    /// Creates an empty bucket with a unique name, and returns the name.
     ///
     /// # Panics
     ///
-    /// Panics where the server refuses.
+    /// Panics if the server refuses.
     pub fn create_bucket(&self) -> String {
-        made("bucket", |name| self.request("PUT", &format!("/{name}"), b""))
+        create_unique("bucket", |name| self.request("PUT", &format!("/{name}"), b""))
     }
 
-    /// Sends a request signed with the owner's keys, without a client library's opinions. The
-    /// path, with its query, is percent-encoded already.
+    /// Sends a request signed with the owner's keys, without a client library. The path and its query are already
+    /// percent-encoded.
     pub fn request(&self, method: &str, path: &str, body: &[u8]) -> Result<Answer, Error> {
         let keys = Credentials {
             access_key: self.access_key().to_owned(),
@@ -162,14 +162,14 @@ impl Radosgw {
         self.request_as(&keys, method, path, body)
     }
 
-    /// An object with headers of its own, each as `name: value`.
+    /// Puts an object with additional headers, each as `name: value`.
     pub fn put_object(&self, path: &str, headers: &[&str], body: &[u8]) -> Result<Answer, Error> {
         let (name, secret) = (self.access_key(), self.secret_key());
         let signer = Signer { scheme: "s3", name, secret, region: REGION };
         http::signed_with(&signer, "PUT", &format!("{}{path}", self.endpoint()), headers, body)
     }
 
-    /// The same as `request` with other keys.
+    /// Like [`Self::request`], with other keys.
     pub fn request_as(
         &self,
         keys: &Credentials,
@@ -182,19 +182,19 @@ impl Radosgw {
         http::signed(&signer, method, &format!("{}{path}", self.endpoint()), body)
     }
 
-    /// The value of [`CONFIGURATION_VARIABLE`] with which other processes can add keys; none where the server is not
-    /// ours.
+    /// The value of [`CONFIGURATION_VARIABLE`] for other processes that add keys. None: the server was not started
+    /// here.
     pub fn configuration(&self) -> Option<String> {
-        Some(self.ours.as_ref()?.kind.cluster.configuration().display().to_string())
+        Some(self.started.as_ref()?.kind.cluster.configuration().display().to_string())
     }
 
-    /// Makes keys that may do less than the owner's.
+    /// Creates keys with fewer rights than the owner's.
     pub fn add_keys(&self, rights: Rights) -> Result<Credentials, Error> {
         let binaries = Binaries::find_or_unpack()?;
         let configuration = self
             .configuration()
             .or_else(|| std::env::var(CONFIGURATION_VARIABLE).ok())
-            .ok_or_else(Error::not_ours)?;
+            .ok_or_else(Error::not_started_here)?;
         let admin = |arguments: &[&str], keys: &Credentials| {
             admin(&binaries, Path::new(&configuration), arguments, keys)
         };
@@ -216,7 +216,7 @@ impl Radosgw {
 }
 
 impl Credentials {
-    /// Of the shape that clients expect of AWS.
+    /// In the format of AWS keys, which clients expect.
     fn random() -> Self {
         Self {
             access_key: format!("TEST{:016X}", random()),

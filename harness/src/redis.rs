@@ -1,5 +1,5 @@
-//! A real Redis server for tests, alone or as a cluster of one, and the faults it can be made to
-//! suffer. A test that breaks its server starts one of its own; the others share one.
+//! A real Redis server for tests, alone or as a cluster of one node, with methods that make it fail. A test that makes
+//! its server fail starts a separate one. The others share one.
 
 mod address;
 mod binaries;
@@ -18,67 +18,65 @@ use crate::packages::at;
 use crate::server::{Server, free_port, listens, on_free_ports, random};
 use crate::{Error, command, sharing};
 
-/// Names a running server, as a URL, that [`shared`] attaches to rather than starting one.
+/// The variable with the URL of a running server. [`shared`] uses that server instead of starting one.
 pub const ADDRESS_VARIABLE: &str = "WHARFINGER_TEST_REDIS";
 
-/// More than there are tests that share a server.
+/// More than the number of tests that share a server.
 const DATABASES: u64 = 4_096;
 
-const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
-const PATIENCE_WITH_STOP: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a test may want otherwise than usual.
+/// Options of one server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     pub persistence: Persistence,
     /// Whether the server is a cluster of one node that holds all slots.
     pub cluster: bool,
-    /// What clients have to show; [`Redis::url`] carries it.
+    /// The password for clients. [`Redis::url`] contains it.
     pub password: Option<&'static str>,
 }
 
-/// What comes back when a server starts again.
+/// Which data a server has after a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Persistence {
-    /// Nothing.
+    /// No data.
     None,
-    /// What there was at the last [`Redis::snapshot`]. No other is ever taken, not even by
-    /// [`Redis::stop`].
+    /// The data of the last [`Redis::snapshot`]. The server never takes a snapshot itself, also not at [`Redis::stop`].
     #[default]
     Snapshots,
-    /// Everything that was acknowledged.
+    /// All acknowledged writes.
     AppendOnly,
 }
 
-/// A Redis server: one that we started and end on drop, or one that runs already.
+/// A Redis server that this process started and stops on drop, or one that was already running.
 pub struct Redis {
     binaries: Binaries,
     address: Address,
-    ours: Option<Ours>,
+    started: Option<Started>,
 }
 
-/// What only the process that started a server has: the means to break and to end it.
-struct Ours {
+/// The process of a server that was started here. Only this can be stopped, killed or paused.
+struct Started {
     server: Server,
     options: Options,
-    /// On which the nodes of a cluster talk to each other.
+    /// The port for messages between cluster nodes.
     bus_port: u16,
 }
 
-/// The server that all tests of this process share: the one [`ADDRESS_VARIABLE`] names, or else
-/// one started now that ends with the process. There is one database for all, so each test names
-/// its keys as no other does.
+/// The server that all tests of this process share: the one that [`ADDRESS_VARIABLE`] names, or one that is started now
+/// and ends with the process. Tests that use the same database must use different keys.
 ///
 /// # Panics
 ///
-/// Panics where there is none to be had: tests without their server must fail, not pass unrun.
+/// Panics if there is no server. A test without its server must fail.
 pub fn shared() -> &'static Redis {
     static SHARED: OnceLock<Result<Redis, Error>> = OnceLock::new();
     sharing::once("Redis", &SHARED, Redis::from_environment)
 }
 
 impl Redis {
-    /// Starts a server of the caller's own, on a free port, with its data in a temporary folder.
+    /// Starts a separate server on a free port, with its data in a temporary folder.
     pub fn start() -> Result<Self, Error> {
         Self::start_with(Options::default())
     }
@@ -90,40 +88,39 @@ impl Redis {
         })
     }
 
-    /// All but the start: a folder and an address.
+    /// Everything except the start: a folder and an address.
     fn prepare(options: Options) -> Result<Self, Error> {
         let binaries = Binaries::find_or_unpack()?;
-        // SIGKILL: it has neither children nor shared memory to clear away.
+        // SIGKILL: it has no child processes and no shared memory.
         let server = Server::prepare("redis", None, "KILL")?;
         let address = Address::local(free_port()?, options.password);
-        let ours = Ours { server, options, bus_port: free_port()? };
-        Ok(Self { binaries, address, ours: Some(ours) })
+        let started = Started { server, options, bus_port: free_port()? };
+        Ok(Self { binaries, address, started: Some(started) })
     }
 
-    /// The running server that [`ADDRESS_VARIABLE`] names, or a new one where it is not set.
+    /// The running server that [`ADDRESS_VARIABLE`] names, or a new one if the variable is not set.
     pub fn from_environment() -> Result<Self, Error> {
         let Some(address) = sharing::named_by(ADDRESS_VARIABLE, Address::parse)? else {
             return Self::start();
         };
-        let redis = Self { binaries: Binaries::find_or_unpack()?, address, ours: None };
+        let redis = Self { binaries: Binaries::find_or_unpack()?, address, started: None };
         redis
             .cli(&["PING"])
             .map_err(Error::while_doing(format!("reaching the server that {ADDRESS_VARIABLE} names")))?;
         Ok(redis)
     }
 
-    /// Where a client finds the server, as `redis://127.0.0.1:port/0`; also the value of
-    /// [`ADDRESS_VARIABLE`] with which other processes share it.
+    /// The URL of the server: `redis://127.0.0.1:port/0`. Also the value of [`ADDRESS_VARIABLE`] for other processes.
     pub fn url(&self) -> String {
         self.address.url()
     }
 
-    /// The URL of one of its many databases, for a test that shares the server and counts on being alone in there.
+    /// The URL of a separate database, for a test that shares the server and must be alone in its database.
     pub fn own_database(&self) -> String {
         let url = self.address.url();
         let server = url.strip_suffix("/0").unwrap_or(&url);
-        // One after the other, so that no two tests of a process meet; where it begins is random,
-        // for processes share a server too.
+        // Consecutive numbers, so that no two tests of a process get the same database. The first number is random,
+        // because several processes share a server.
         static NEXT: OnceLock<AtomicU64> = OnceLock::new();
         let next = NEXT.get_or_init(|| AtomicU64::new(random() >> 1)).fetch_add(1, Ordering::Relaxed);
         format!("{server}/{}", next % DATABASES)
@@ -133,100 +130,99 @@ impl Redis {
         self.address.port
     }
 
-    /// The process, where it is ours and running.
+    /// None: it was not started here, or it does not run.
     pub fn pid(&self) -> Option<u32> {
-        self.ours.as_ref().and_then(|ours| ours.server.pid())
+        self.started.as_ref().and_then(|started| started.server.pid())
     }
 
-    /// The folder with data and log, where the server is ours.
+    /// The folder with data and log. None: it was not started here.
     pub fn folder(&self) -> Option<PathBuf> {
-        Some(self.ours.as_ref()?.server.folder().to_owned())
+        Some(self.started.as_ref()?.server.folder().to_owned())
     }
 
-    /// `redis-cli` or `redis-benchmark`, told of this server and its password.
+    /// `redis-cli` or `redis-benchmark`, with the address and password of this server.
     pub fn command(&self, program: &str) -> Command {
-        command_to(&self.binaries, &self.address, program)
+        client_command(&self.binaries, &self.address, program)
     }
 
-    /// Has `redis-cli` send one command, and returns the reply as it is, without quotes or types.
-    /// An error for a reply is an error.
+    /// Sends one command with `redis-cli` and returns the raw reply, without quotes and types. An error reply is an
+    /// `Err`.
     pub fn cli(&self, words: &[&str]) -> Result<String, Error> {
-        ask(&self.binaries, &self.address, words)
+        send_command(&self.binaries, &self.address, words)
     }
 
-    /// Writes everything to the disk, from where [`Self::start_again`] brings it back after a
-    /// kill: as it was now, whatever has been written since.
+    /// Writes all data to the disk. [`Self::start_again`] loads this data after a kill, without later writes.
     pub fn snapshot(&self) -> Result<(), Error> {
-        let ours = self.ours.as_ref().ok_or_else(Error::not_ours)?;
-        if ours.options.persistence != Persistence::Snapshots {
-            return Err(Error::new("this server would not look at a snapshot when it starts again"));
+        let started = self.started.as_ref().ok_or_else(Error::not_started_here)?;
+        if started.options.persistence != Persistence::Snapshots {
+            return Err(Error::new("this server does not load a snapshot when it starts"));
         }
         self.cli(&["SAVE"]).map(drop)
     }
 
     /// Kills the server at once.
     pub fn kill(&mut self) -> Result<(), Error> {
-        self.ours()?.server.kill()
+        self.started()?.server.kill()
     }
 
-    /// Ends the server in order.
+    /// Stops the server normally.
     pub fn stop(&mut self) -> Result<(), Error> {
-        self.ours()?.server.end("TERM", PATIENCE_WITH_STOP)
+        self.started()?.server.stop("TERM", STOP_TIMEOUT)
     }
 
-    /// Starts the killed or stopped server again, on the same port, with what its persistence
-    /// has kept.
+    /// Starts the stopped server on the same port, with the data that its persistence has kept.
     pub fn start_again(&mut self) -> Result<(), Error> {
         self.launch()
     }
 
-    /// Loses everything: kills the server if it runs, deletes its data and starts it again, empty.
+    /// Kills the server if it runs, deletes its data, and starts it empty.
     pub fn wipe(&mut self) -> Result<(), Error> {
-        let server = &mut self.ours()?.server;
+        let server = &mut self.started()?.server;
         if server.pid().is_some() {
             server.kill()?;
         }
-        let data = data_of(server);
+        let data = data_folder(server);
         fs::remove_dir_all(&data).map_err(at("deleting", &data))?;
         self.launch()
     }
 
-    /// Stops the server where it stands: connections stay open, answers stay out.
+    /// Pauses the server: connections stay open, and no answer comes.
     pub fn pause(&mut self) -> Result<(), Error> {
-        self.ours()?.server.pause()
+        self.started()?.server.pause()
     }
 
     pub fn resume(&mut self) -> Result<(), Error> {
-        self.ours()?.server.resume()
+        self.started()?.server.resume()
     }
 
-    fn ours(&mut self) -> Result<&mut Ours, Error> {
-        self.ours.as_mut().ok_or_else(Error::not_ours)
+    fn started(&mut self) -> Result<&mut Started, Error> {
+        self.started.as_mut().ok_or_else(Error::not_started_here)
     }
 
     fn launch(&mut self) -> Result<(), Error> {
-        let Self { binaries, address, ours } = self;
-        let ours = ours.as_mut().ok_or_else(Error::not_ours)?;
-        let data = data_of(&ours.server);
+        let Self { binaries, address, started } = self;
+        let started = started.as_mut().ok_or_else(Error::not_started_here)?;
+        let data = data_folder(&started.server);
         match fs::create_dir(&data) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                 return Err(at("creating", &data)(error));
             }
             _ => {}
         }
-        ours.server.spawn(ours.command(binaries, address.port, &data))?;
+        started.server.spawn(started.command(binaries, address.port, &data))?;
         let port = address.port;
-        ours.server.wait_until("Redis", PATIENCE_WITH_START, |pid| {
-            listens(pid, port) && ask(binaries, address, &["PING"]).is_ok_and(|reply| reply == "PONG")
+        started.server.wait_until("Redis", START_TIMEOUT, |pid| {
+            listens(pid, port)
+                && send_command(binaries, address, &["PING"]).is_ok_and(|reply| reply == "PONG")
         })?;
-        if ours.options.cluster {
-            ours.join_cluster(binaries, address)?;
+        if started.options.cluster {
+            started.join_cluster(binaries, address)?;
         }
         Ok(())
     }
 }
 
-impl Ours {
+impl Started {
     fn command(&self, binaries: &Binaries, port: u16, data: &Path) -> Command {
         let mut redis = binaries.command("redis-server");
         let mut set = |name: &str, value: &str| {
@@ -238,9 +234,9 @@ impl Ours {
         set("save", "");
         let is_append_only = self.options.persistence == Persistence::AppendOnly;
         set("appendonly", if is_append_only { "yes" } else { "no" });
-        // Every second would do for a kill, but for the moments in which a slow disk holds it up.
+        // `everysec` would survive a kill too, except when a slow disk delays the write.
         set("appendfsync", "always");
-        // Otherwise its arguments are replaced, by which one tells whose server it is.
+        // Otherwise Redis replaces its arguments, and the tests recognise a server by them.
         set("set-proc-title", "no");
         if !self.options.cluster {
             set("databases", &DATABASES.to_string());
@@ -250,41 +246,41 @@ impl Ours {
         }
         if self.options.cluster {
             set("cluster-enabled", "yes");
-            // The usual one is 10000 above the other, among those of outgoing connections.
+            // The default is the port + 10000, which is an ephemeral port of the kernel.
             set("cluster-port", &self.bus_port.to_string());
-            // A node that has met no other does not know its own, and clients are told none.
+            // A single node does not know its own address, and clients would get none.
             set("cluster-announce-ip", "127.0.0.1");
         }
         redis.arg("--dir").arg(data);
         redis
     }
 
-    /// Takes all slots, unless the node has them from before, and waits until it serves them:
-    /// two seconds, which Redis grants the rest of the cluster to make itself heard.
+    /// Assigns all slots to the node, unless it already has them, and waits until it serves them. That takes two
+    /// seconds, in which Redis waits for other nodes.
     fn join_cluster(&mut self, binaries: &Binaries, address: &Address) -> Result<(), Error> {
-        let info = || ask(binaries, address, &["CLUSTER", "INFO"]);
+        let info = || send_command(binaries, address, &["CLUSTER", "INFO"]);
         if info()?.contains("cluster_slots_assigned:0") {
-            ask(binaries, address, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])?;
+            send_command(binaries, address, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])?;
         }
-        self.server.wait_until("the Redis cluster", PATIENCE_WITH_START, |_| {
+        self.server.wait_until("the Redis cluster", START_TIMEOUT, |_| {
             info().is_ok_and(|info| info.contains("cluster_state:ok"))
         })
     }
 }
 
-fn data_of(server: &Server) -> PathBuf {
+fn data_folder(server: &Server) -> PathBuf {
     server.folder().join("data")
 }
 
-fn ask(binaries: &Binaries, address: &Address, words: &[&str]) -> Result<String, Error> {
-    command::run(command_to(binaries, address, "redis-cli").args(["-e", "--raw"]).args(words))
+fn send_command(binaries: &Binaries, address: &Address, words: &[&str]) -> Result<String, Error> {
+    command::run(client_command(binaries, address, "redis-cli").args(["-e", "--raw"]).args(words))
 }
 
-fn command_to(binaries: &Binaries, address: &Address, program: &str) -> Command {
+fn client_command(binaries: &Binaries, address: &Address, program: &str) -> Command {
     let mut command = binaries.command(program);
     command.args(["-h", &address.host, "-p", &address.port.to_string()]);
     if let Some(password) = &address.password {
-        // Of the two only redis-cli reads the variable, and it warns of passwords in arguments.
+        // redis-cli warns about passwords in arguments. redis-benchmark does not read the variable.
         if program == "redis-cli" {
             command.env("REDISCLI_AUTH", password);
         } else {

@@ -1,4 +1,4 @@
-//! Schemathesis from PyPI: calls an API in every way that its OpenAPI document describes, and in many that it does not.
+//! Schemathesis from PyPI: generates valid and invalid calls of an API from its OpenAPI document.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ const PACKAGES: [&str; 1] = ["schemathesis==4.*"];
 const HOOKS: &str = include_str!("schemathesis_hooks.py");
 const HOOKS_MODULE: &str = "wharfinger_hooks";
 
-/// `schemathesis run`, to which its arguments are to be added.
+/// The command `schemathesis run`. The caller adds its arguments.
 ///
 /// # Panics
 ///
-/// Panics where it cannot be installed: a test without it must fail, not pass unrun.
+/// Panics if it cannot be installed. A test without it must fail.
 pub fn run() -> Command {
     let modules = install().unwrap_or_else(|error| panic!("cannot install schemathesis: {error}"));
     let mut command = Command::new(python_packages::python());
@@ -26,7 +26,7 @@ pub fn run() -> Command {
     command
 }
 
-/// Installs what is missing.
+/// Installs it if it is missing, and returns the folder of its modules.
 pub fn install() -> Result<PathBuf, Error> {
     let modules = python_packages::install("schemathesis", &PACKAGES)?;
     let hooks = modules.join(format!("{HOOKS_MODULE}.py"));

@@ -1,9 +1,9 @@
-"""What schemathesis cannot know of our API."""
+"""Hooks for schemathesis: how to send the content types of our API that it does not know."""
 
 import schemathesis
 
 
 @schemathesis.serializer("application/x-ndjson")
 def lines(ctx, value):
-    """Generated texts are sent as they are."""
+    """Sends generated texts unchanged."""
     return value if isinstance(value, bytes) else str(value).encode()

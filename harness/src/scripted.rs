@@ -1,4 +1,4 @@
-//! A server that says what a test tells it to say, for what no real one can be brought to do.
+//! A server with scripted answers, for behaviour that tests cannot get from a real server.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,43 +11,46 @@ pub struct ReceivedRequest {
     pub method: String,
     /// With its query.
     pub path: String,
-    /// As it came, head and body.
+    /// Head and body, unchanged.
     pub raw: Vec<u8>,
 }
 
-/// Ends when it is dropped.
+/// Stops on drop.
 pub struct ScriptedServer {
     address: SocketAddr,
-    asked: Arc<Mutex<Vec<ReceivedRequest>>>,
-    ended: Arc<AtomicBool>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
+    stopped: Arc<AtomicBool>,
 }
 
 impl ScriptedServer {
-    /// What is answered may depend on the request and on how many came before it. It is written as it is, and
-    /// then the connection is closed.
-    pub fn start(answer: impl Fn(&ReceivedRequest, usize) -> Vec<u8> + Send + Sync + 'static) -> ScriptedServer {
+    /// `answer` gets the request and the number of requests before it. Its result is sent unchanged, and then the
+    /// connection is closed.
+    pub fn start(
+        answer: impl Fn(&ReceivedRequest, usize) -> Vec<u8> + Send + Sync + 'static,
+    ) -> ScriptedServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (asked, ended) = (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), Arc::<AtomicBool>::default());
-        let (seen, is_over, answer) = (asked.clone(), ended.clone(), Arc::new(answer));
+        let (requests, stopped) =
+            (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), Arc::<AtomicBool>::default());
+        let (received, is_stopped, answer) = (requests.clone(), stopped.clone(), Arc::new(answer));
         thread::spawn(move || {
             while let Ok((mut stream, _)) = listener.accept() {
-                if is_over.load(Ordering::SeqCst) {
+                if is_stopped.load(Ordering::SeqCst) {
                     return;
                 }
-                let (seen, answer) = (seen.clone(), answer.clone());
+                let (received, answer) = (received.clone(), answer.clone());
                 thread::spawn(move || {
                     let Some(request) = read(&mut stream) else { return };
                     let before = {
-                        let mut seen = seen.lock().expect("no test panics with it");
-                        seen.push(request.clone());
-                        seen.len() - 1
+                        let mut received = received.lock().expect("no test panics while it holds the lock");
+                        received.push(request.clone());
+                        received.len() - 1
                     };
                     let _ = stream.write_all(&answer(&request, before));
                 });
             }
         });
-        ScriptedServer { address, asked, ended }
+        ScriptedServer { address, requests, stopped }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -55,14 +58,14 @@ impl ScriptedServer {
     }
 
     pub fn requests(&self) -> Vec<ReceivedRequest> {
-        self.asked.lock().expect("no test panics with it").clone()
+        self.requests.lock().expect("no test panics while it holds the lock").clone()
     }
 }
 
 impl Drop for ScriptedServer {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::SeqCst);
-        // Wakes the thread that accepts.
+        self.stopped.store(true, Ordering::SeqCst);
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -85,11 +88,11 @@ fn read(stream: &mut TcpStream) -> Option<ReceivedRequest> {
     }
 }
 
-/// An answer of the usual shape.
+/// An HTTP answer with these parts.
 pub fn response(status: u16, content_type: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!(
-        "HTTP/1.1 {status} So\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\
+        "HTTP/1.1 {status} Status\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\
          connection: close\r\n\r\n{body}"
     )
     .into_bytes()

@@ -1,5 +1,5 @@
-//! A server process in a temporary folder of its own: started, signalled with all its children,
-//! and ended on drop. Knows nothing about any particular server.
+//! A server process with a temporary folder: started, signalled together with all its child processes, and stopped on
+//! drop. The same code runs every kind of server.
 
 mod listener;
 mod ports;
@@ -26,27 +26,27 @@ use crate::command;
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// How long a server may take over its own ending before it is killed.
-const PATIENCE_ON_DROP: Duration = Duration::from_secs(5);
-/// How long the kernel may take to do what a signal asks of it.
-const PATIENCE_WITH_SIGNALS: Duration = Duration::from_secs(60);
+/// How long a server may take to stop on drop before it is killed.
+const DROP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the kernel may take to apply a signal.
+const SIGNAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server's folder, its process while there is one, and the watchdog that outlives us.
+/// A server's folder, its process if it runs, and its watchdog.
 pub(crate) struct Server {
     folder: PathBuf,
     account: Option<Account>,
-    quick_end: &'static str,
+    stop_signal: &'static str,
     process: Option<Child>,
     watchdog: Watchdog,
 }
 
 impl Server {
-    /// Makes the folder. `quick_end` is the signal at which this kind of server ends at once but
-    /// still clears away its shared memory and children.
+    /// Creates the folder. `stop_signal` stops this kind of server at once; the server still removes its shared memory
+    /// and child processes.
     pub(crate) fn prepare(
         name: &str,
         account: Option<Account>,
-        quick_end: &'static str,
+        stop_signal: &'static str,
     ) -> Result<Self, Error> {
         let folder = std::env::temp_dir().join(format!(
             "wharfinger-{name}-{}-{:08x}",
@@ -57,11 +57,11 @@ impl Server {
             .mode(0o700)
             .create(&folder)
             .map_err(Error::while_doing(format!("creating {}", folder.display())))?;
-        let watchdog = Watchdog::over(&folder, quick_end)?;
+        let watchdog = Watchdog::start(&folder, stop_signal)?;
         if let Some(account) = account {
-            account.own(&folder)?;
+            account.give_folder(&folder)?;
         }
-        Ok(Self { folder, account, quick_end, process: None, watchdog })
+        Ok(Self { folder, account, stop_signal, process: None, watchdog })
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -72,9 +72,9 @@ impl Server {
         self.process.as_ref().map(Child::id)
     }
 
-    /// Runs a preparing step such as initdb under the server's account, watched like the server.
+    /// Runs a step before the start, such as initdb, under the server's account and with the watchdog.
     pub(crate) fn run(&mut self, mut command: Command) -> Result<(), Error> {
-        self.make_ready(&mut command);
+        self.configure(&mut command);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().map_err(Error::while_doing(format!("starting {command:?}")))?;
         self.watchdog.watch(Some(child.id()))?;
@@ -84,21 +84,21 @@ impl Server {
         command::successful(&command, output).map(drop)
     }
 
-    /// Starts the server itself. Both its outputs go to the log in the folder.
+    /// Starts the server. Its standard output and standard error go to the log in the folder.
     pub(crate) fn spawn(&mut self, mut command: Command) -> Result<(), Error> {
         if let Some(pid) = self.pid() {
-            return Err(Error::new(format!("the server is running, as pid {pid}")));
+            return Err(Error::new(format!("the server is already running as pid {pid}")));
         }
-        self.make_ready(&mut command);
+        self.configure(&mut command);
         let log = OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.log())
             .map_err(Error::while_doing("opening the server's log"))?;
-        let log_too = log.try_clone().map_err(Error::while_doing("opening the server's log"))?;
+        let log_copy = log.try_clone().map_err(Error::while_doing("opening the server's log"))?;
         let child = command
             .stdout(log)
-            .stderr(log_too)
+            .stderr(log_copy)
             .spawn()
             .map_err(Error::while_doing(format!("starting {command:?}")))?;
         let pid = child.id();
@@ -106,21 +106,21 @@ impl Server {
         self.watchdog.watch(Some(pid))
     }
 
-    /// A process group of its own keeps a Ctrl-C in the terminal from reaching the server before
-    /// the tests have ended; the folder is one that the account can certainly enter.
-    fn make_ready(&self, command: &mut Command) {
+    /// A separate process group, so that Ctrl-C in the terminal does not stop the server before the tests end. The
+    /// account can always enter the working folder.
+    fn configure(&self, command: &mut Command) {
         if let Some(account) = self.account {
-            account.take_on(command);
+            account.apply_to(command);
         }
         command.current_dir(&self.folder).stdin(Stdio::null()).process_group(0);
     }
 
-    /// How the server ended, if it did so without being asked.
-    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
+    /// The exit status if the server has exited.
+    pub(crate) fn exit_status(&mut self) -> Result<Option<ExitStatus>, Error> {
         let Some(process) = &mut self.process else {
             return Ok(None);
         };
-        let status = process.try_wait().map_err(Error::while_doing("asking after the server"))?;
+        let status = process.try_wait().map_err(Error::while_doing("reading the state of the server"))?;
         if status.is_some() {
             self.process = None;
             self.watchdog.watch(None)?;
@@ -128,19 +128,19 @@ impl Server {
         Ok(status)
     }
 
-    /// Waits until the server, asked by its pid, is ready. One that is not in time is killed, for it
-    /// would be in the way of another try.
+    /// Waits until `is_ready` returns true for the server's pid. Kills the server after the timeout, because it would
+    /// block the next attempt.
     pub(crate) fn wait_until(
         &mut self,
         name: &str,
-        patience: Duration,
+        timeout: Duration,
         is_ready: impl Fn(u32) -> bool,
     ) -> Result<(), Error> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         loop {
-            if let Some(status) = self.ended()? {
+            if let Some(status) = self.exit_status()? {
                 return Err(Error::new(format!(
-                    "{name} ended while starting ({status}); its log ends:\n{}",
+                    "{name} ended while starting ({status}). The end of its log:\n{}",
                     self.log_tail()
                 )));
             }
@@ -150,7 +150,7 @@ impl Server {
             if Instant::now() > deadline {
                 self.kill()?;
                 return Err(Error::new(format!(
-                    "{name} was not ready within {patience:?}; its log ends:\n{}",
+                    "{name} was not ready within {timeout:?}. The end of its log:\n{}",
                     self.log_tail()
                 )));
             }
@@ -158,17 +158,17 @@ impl Server {
         }
     }
 
-    /// Asks the server to end with the signal given and waits until it has.
-    pub(crate) fn end(&mut self, signal: &str, patience: Duration) -> Result<(), Error> {
+    /// Sends the signal and waits until the server has exited.
+    pub(crate) fn stop(&mut self, signal: &str, timeout: Duration) -> Result<(), Error> {
         let pid = self.running_pid()?;
-        // A paused server would sleep through any other signal.
+        // A paused server does not handle other signals.
         self.resume()?;
         process_tree::signal(signal, &[pid])?;
-        let deadline = Instant::now() + patience;
-        while self.ended()?.is_none() {
+        let deadline = Instant::now() + timeout;
+        while self.exit_status()?.is_none() {
             if Instant::now() > deadline {
                 return Err(Error::new(format!(
-                    "pid {pid} did not end within {patience:?} of SIG{signal}; its log ends:\n{}",
+                    "pid {pid} did not exit within {timeout:?} of SIG{signal}. The end of its log:\n{}",
                     self.log_tail()
                 )));
             }
@@ -177,56 +177,56 @@ impl Server {
         Ok(())
     }
 
-    /// Kills the server and all its children, as a power cut would.
+    /// Kills the server and all its child processes.
     pub(crate) fn kill(&mut self) -> Result<(), Error> {
         let pid = self.running_pid()?;
-        // Stopped first: a server sees its children die and would start others meanwhile. One that cannot be stopped
-        // is killed all the same.
+        // Pauses it first, because a server that sees its child processes die may start new ones. If it cannot be
+        // paused, it is killed anyway.
         let _ = self.pause();
         let descendants = process_tree::descendants(pid)?;
         process_tree::signal("KILL", &[pid])?;
-        process_tree::signal_whoever_is_left("KILL", &descendants)?;
+        process_tree::signal_remaining("KILL", &descendants)?;
         if let Some(mut process) = self.process.take() {
-            process.wait().map_err(Error::while_doing("waiting for the killed server"))?;
+            process.wait().map_err(Error::while_doing("waiting for the end of the killed server"))?;
         }
         self.watchdog.watch(None)?;
-        let deadline = Instant::now() + PATIENCE_WITH_SIGNALS;
+        let deadline = Instant::now() + SIGNAL_TIMEOUT;
         while descendants.iter().any(|pid| process_tree::alive(*pid)) {
             if Instant::now() > deadline {
-                return Err(Error::new(format!("children of pid {pid} outlive SIGKILL")));
+                return Err(Error::new(format!("child processes of pid {pid} still run after SIGKILL")));
             }
             thread::sleep(POLL);
         }
         Ok(())
     }
 
-    /// Stops the server and its children where they stand; connections stay open but silent.
+    /// Pauses the server and its child processes. Connections stay open, and no answer comes.
     pub(crate) fn pause(&mut self) -> Result<(), Error> {
         let pid = self.running_pid()?;
-        let deadline = Instant::now() + PATIENCE_WITH_SIGNALS;
-        let mut family = vec![pid];
+        let deadline = Instant::now() + SIGNAL_TIMEOUT;
+        let mut pids = vec![pid];
         loop {
-            process_tree::signal_whoever_is_left("STOP", &family)?;
-            // Each thread stops when it next runs, and may do something before.
-            while family.iter().any(|pid| process_tree::runs(*pid)) {
+            process_tree::signal_remaining("STOP", &pids)?;
+            // A thread stops when it runs next, and may still do something before that.
+            while pids.iter().any(|pid| process_tree::runs(*pid)) {
                 if Instant::now() > deadline {
-                    return Err(Error::new(format!("pid {pid} or a child of it does not stop")));
+                    return Err(Error::new(format!("pid {pid} or one of its child processes does not stop")));
                 }
                 thread::sleep(POLL);
             }
-            // Those who have stopped make no more children.
+            // Stopped processes start no more child processes.
             let mut found = process_tree::descendants(pid)?;
             found.push(pid);
-            if found.iter().all(|pid| family.contains(pid)) {
+            if found.iter().all(|found_pid| pids.contains(found_pid)) {
                 return Ok(());
             }
-            family = found;
+            pids = found;
         }
     }
 
     pub(crate) fn resume(&mut self) -> Result<(), Error> {
         let pid = self.running_pid()?;
-        process_tree::signal_whoever_is_left("CONT", &process_tree::descendants(pid)?)?;
+        process_tree::signal_remaining("CONT", &process_tree::descendants(pid)?)?;
         process_tree::signal("CONT", &[pid])
     }
 
@@ -248,8 +248,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.process.is_some() && self.end(self.quick_end, PATIENCE_ON_DROP).is_err() {
-            // Nothing better can be done about a failure here than what the watchdog does next.
+        if self.process.is_some() && self.stop(self.stop_signal, DROP_TIMEOUT).is_err() {
+            // If this fails too, the watchdog stops the server.
             let _ = self.kill();
         }
         let _ = fs::remove_dir_all(&self.folder);
@@ -261,7 +261,7 @@ pub(crate) fn accepts_connections(port: u16) -> bool {
     TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
 }
 
-/// The keys of std's hash maps are the randomness one gets without a dependency.
+/// From the random keys of std's hash maps, because that needs no dependency.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -1,11 +1,11 @@
-//! How one server serves many tests: a variable names it to other processes, and each process comes
-//! by it once.
+//! Sharing one server between many tests. A variable passes its address to other processes. Each process connects or
+//! starts it once.
 
 use std::sync::OnceLock;
 
 use crate::Error;
 
-/// The running server that the variable names, where it is set.
+/// The address of the running server. None: the variable is not set.
 pub(crate) fn named_by<A>(
     variable: &str,
     parse: impl FnOnce(&str) -> Result<A, Error>,
@@ -16,19 +16,18 @@ pub(crate) fn named_by<A>(
     parse(&url).map(Some).map_err(Error::while_doing(format!("reading {variable}")))
 }
 
-/// What `come_by` gives, once for a process. The failure is kept too, so that each test reports it at
-/// once rather than trying again.
+/// Runs `start` once in each process. An error is kept too, so that later tests report it without another attempt.
 ///
 /// # Panics
 ///
-/// Panics with that failure.
+/// Panics with that error.
 pub(crate) fn once<S>(
     name: &str,
     shared: &'static OnceLock<Result<S, Error>>,
-    come_by: impl FnOnce() -> Result<S, Error>,
+    start: impl FnOnce() -> Result<S, Error>,
 ) -> &'static S {
-    match shared.get_or_init(come_by) {
+    match shared.get_or_init(start) {
         Ok(server) => server,
-        Err(error) => panic!("the tests need {name}, and it could not be had: {error}"),
+        Err(error) => panic!("the tests need {name}, and it did not start: {error}"),
     }
 }

@@ -1,7 +1,7 @@
-"""Sends one signed HTTP request and prints its status, a line break and the answer's body.
+"""Sends one signed HTTP request. Prints the status, a line break and the body of the answer.
 
-Arguments: the scheme of signing (s3 or azure), method, URL (already percent-encoded), account or
-access key, secret, region, and headers that are not signed (`name: value`). The body is read from standard input.
+Arguments: the scheme of the signature (s3 or azure), method, URL (already percent-encoded), account or access key, secret,
+region, and unsigned headers (`name: value`). The body is read from standard input.
 """
 
 import base64
@@ -22,7 +22,7 @@ digest = lambda key, text: hmac.new(key, text.encode(), hashlib.sha256).digest()
 
 
 def s3():
-    """Signature version 4, with the hash of the body signed."""
+    """Signature version 4. The hash of the body is signed."""
     time = now.strftime("%Y%m%dT%H%M%SZ")
     scope = f"{time[:8]}/{region}/s3/aws4_request"
     body_hash = hashlib.sha256(body).hexdigest()
@@ -45,7 +45,7 @@ def s3():
 
 
 def azure():
-    """Shared Key, as for the blob service."""
+    """Shared Key for the blob service."""
     headers = {"x-ms-date": now.strftime("%a, %d %b %Y %H:%M:%S GMT"), "x-ms-version": "2021-12-02"}
     if method == "PUT" and "restype" not in dict(query):
         headers = {"x-ms-blob-type": "BlockBlob"} | headers

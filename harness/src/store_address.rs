@@ -1,4 +1,4 @@
-//! Where an object store is and who we are to it, as one URL that fits into a variable:
+//! The address and credentials of an object store as one URL, for an environment variable:
 //! `http://name:secret@host:port`.
 
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use crate::Error;
 use crate::percent::{decoded, encoded};
 
-/// An address with its credentials; base64 secrets are percent-encoded in the URL alone.
+/// An address with credentials. The secret is percent-encoded only in the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreAddress {
     pub(crate) host_and_port: String,
@@ -20,21 +20,21 @@ impl StoreAddress {
     }
 
     pub(crate) fn parse(url: &str) -> Result<Self, Error> {
-        // The URL holds a secret, so the complaint does not repeat it.
-        let complaint = || Error::new("not of the form http://name:secret@host:port");
+        // The URL contains a secret, so the error does not repeat it.
+        let invalid = || Error::new("expected http://name:secret@host:port");
         let (credentials, host_and_port) = url
             .strip_prefix("http://")
             .and_then(|rest| rest.trim_end_matches('/').rsplit_once('@'))
-            .ok_or_else(complaint)?;
-        let (name, secret) = credentials.split_once(':').ok_or_else(complaint)?;
+            .ok_or_else(invalid)?;
+        let (name, secret) = credentials.split_once(':').ok_or_else(invalid)?;
         let port = host_and_port.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
         if name.is_empty() || port.is_none() {
-            return Err(complaint());
+            return Err(invalid());
         }
         Ok(Self {
             host_and_port: host_and_port.to_owned(),
-            name: decoded(name).ok_or_else(complaint)?,
-            secret: decoded(secret).ok_or_else(complaint)?,
+            name: decoded(name).ok_or_else(invalid)?,
+            secret: decoded(secret).ok_or_else(invalid)?,
         })
     }
 
@@ -42,7 +42,7 @@ impl StoreAddress {
         format!("http://{}", self.host_and_port)
     }
 
-    /// Zero only for an address that [`Self::parse`] refuses.
+    /// Zero is impossible for an address that [`Self::parse`] accepts.
     pub(crate) fn port(&self) -> u16 {
         self.host_and_port.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or_default()
     }
@@ -60,23 +60,23 @@ mod tests {
     use super::StoreAddress;
 
     #[test]
-    fn an_address_is_read_as_it_was_written() {
+    fn a_url_is_parsed_to_the_same_address() {
         let address = StoreAddress::local(8080, "me", "a+/b==%:@é");
         let url = address.to_string();
         assert_eq!(url, "http://me:a%2B%2Fb%3D%3D%25%3A%40%C3%A9@127.0.0.1:8080");
-        assert_eq!(StoreAddress::parse(&url).expect("a proper URL"), address);
+        assert_eq!(StoreAddress::parse(&url).expect("a valid URL"), address);
         assert_eq!(address.endpoint(), "http://127.0.0.1:8080");
         assert_eq!(address.port(), 8080);
     }
 
     #[test]
-    fn a_secret_may_be_left_unencoded_where_nothing_in_it_misleads() {
-        let address = StoreAddress::parse("http://me:a+/b==@store.test:80/").expect("a proper URL");
+    fn a_secret_without_special_characters_needs_no_encoding() {
+        let address = StoreAddress::parse("http://me:a+/b==@store.test:80/").expect("a valid URL");
         assert_eq!((&*address.secret, &*address.host_and_port), ("a+/b==", "store.test:80"));
     }
 
     #[test]
-    fn anything_else_is_refused_without_repeating_it() {
+    fn other_urls_are_refused_by_an_error_without_the_secret() {
         for url in [
             "",
             "me:secret@h:1",

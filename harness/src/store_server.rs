@@ -1,5 +1,5 @@
-//! What the servers of object stores have in common: one of ours or one that runs already, found by
-//! a variable, shared by a process, broken on purpose and started again.
+//! The common part of the object store servers: started here or already running, found by a variable, shared in a
+//! process, stopped and started.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,48 +10,48 @@ use crate::server::{Server, listens, on_free_ports, random};
 use crate::store_address::StoreAddress;
 use crate::{Error, http, sharing};
 
-const PATIENCE_WITH_START: Duration = Duration::from_secs(60);
-const PATIENCE_WITH_STOP: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A kind of server, as the one who started it holds it: with all that it takes to start it again.
+/// A kind of server, with everything that is needed to start it again.
 pub trait Kind: Sized {
-    /// As errors call it.
+    /// Its name in errors.
     const NAME: &'static str;
-    /// Names a running server as `http://name:secret@host:port`, percent-encoded.
+    /// The variable with the URL of a running server: `http://name:secret@host:port`, percent-encoded.
     const ADDRESS_VARIABLE: &'static str;
-    /// What its error says where somebody else took the port between its choice and the start.
+    /// Texts in its error or log if another program took the port before the start.
     const PORT_WAS_TAKEN: &'static [&'static str];
-    /// What a test may want otherwise than usual.
+    /// Options of one server.
     type Options: Copy + Default;
 
-    /// All but the start: a folder, an address on a free port, and what the server needs around it.
+    /// Everything except the start: a folder, an address on a free port, and other servers that it needs.
     fn prepare(options: Self::Options) -> Result<Prepared<Self>, Error>;
 
-    /// What starts the server, in the foreground.
+    /// The command that runs the server in the foreground.
     fn command(&self, folder: &Path, address: &StoreAddress) -> Command;
 }
 
-/// A server that has yet to be started.
+/// A server before its start.
 pub struct Prepared<K> {
     pub(crate) address: StoreAddress,
-    pub(crate) ours: Ours<K>,
+    pub(crate) started: Started<K>,
 }
 
-/// What only the process that started a server has: the means to break and to end it. The server
-/// goes before what it stands on.
-pub(crate) struct Ours<K> {
+/// The process of a server that was started here. Only this can be stopped, killed or paused. The server is dropped
+/// before the other servers that it needs.
+pub(crate) struct Started<K> {
     pub(crate) server: Server,
     pub(crate) kind: K,
 }
 
-/// A store: one that we started and end on drop, or one that runs already.
+/// A store that this process started and stops on drop, or one that was already running.
 pub struct StoreServer<K> {
     pub(crate) address: StoreAddress,
-    pub(crate) ours: Option<Ours<K>>,
+    pub(crate) started: Option<Started<K>>,
 }
 
 impl<K: Kind> StoreServer<K> {
-    /// Starts a server of the caller's own, on free ports.
+    /// Starts a separate server on free ports.
     pub fn start() -> Result<Self, Error> {
         Self::start_with(K::Options::default())
     }
@@ -59,18 +59,18 @@ impl<K: Kind> StoreServer<K> {
     pub fn start_with(options: K::Options) -> Result<Self, Error> {
         on_free_ports(K::PORT_WAS_TAKEN, || {
             let prepared = K::prepare(options)?;
-            let mut store = Self { address: prepared.address, ours: Some(prepared.ours) };
+            let mut store = Self { address: prepared.address, started: Some(prepared.started) };
             store.start_again().map(|()| store)
         })
     }
 
-    /// The running server that [`Kind::ADDRESS_VARIABLE`] names, or a new one where it is not set.
+    /// The running server that [`Kind::ADDRESS_VARIABLE`] names, or a new one if the variable is not set.
     pub fn from_environment() -> Result<Self, Error> {
         let Some(address) = sharing::named_by(K::ADDRESS_VARIABLE, StoreAddress::parse)? else {
             return Self::start();
         };
         match http::status(&address.host_and_port) {
-            Some(_) => Ok(Self { address, ours: None }),
+            Some(_) => Ok(Self { address, started: None }),
             None => Err(Error::new(format!(
                 "the server that {} names, {}, does not answer",
                 K::ADDRESS_VARIABLE,
@@ -79,7 +79,7 @@ impl<K: Kind> StoreServer<K> {
         }
     }
 
-    /// What [`Self::from_environment`] gives, once for a process.
+    /// The result of [`Self::from_environment`], once in each process.
     pub(crate) fn once(shared: &'static OnceLock<Result<Self, Error>>) -> &'static Self {
         sharing::once(K::NAME, shared, Self::from_environment)
     }
@@ -88,65 +88,65 @@ impl<K: Kind> StoreServer<K> {
         self.address.port()
     }
 
-    /// The value of [`Kind::ADDRESS_VARIABLE`] with which other processes share this server.
+    /// The value of [`Kind::ADDRESS_VARIABLE`] for other processes.
     pub fn url(&self) -> String {
         self.address.to_string()
     }
 
-    /// The process, where it is ours and running.
+    /// None: it was not started here, or it does not run.
     pub fn pid(&self) -> Option<u32> {
-        self.ours.as_ref().and_then(|ours| ours.server.pid())
+        self.started.as_ref().and_then(|started| started.server.pid())
     }
 
-    /// The folder with the log and what else the server writes, where it is ours.
+    /// The folder with the log and other files of the server. None: it was not started here.
     pub fn folder(&self) -> Option<PathBuf> {
-        Some(self.ours.as_ref()?.server.folder().to_owned())
+        Some(self.started.as_ref()?.server.folder().to_owned())
     }
 
     /// Kills the server at once.
     pub fn kill(&mut self) -> Result<(), Error> {
-        self.ours()?.server.kill()
+        self.started()?.server.kill()
     }
 
-    /// Ends the server in order, with everything saved.
+    /// Stops the server normally, with all data saved.
     pub fn stop(&mut self) -> Result<(), Error> {
-        self.ours()?.server.end("TERM", PATIENCE_WITH_STOP)
+        self.started()?.server.stop("TERM", STOP_TIMEOUT)
     }
 
-    /// Starts the killed or stopped server again, on the same data and port.
+    /// Starts the stopped server with the same data and port.
     pub fn start_again(&mut self) -> Result<(), Error> {
-        let Self { address, ours } = self;
-        let Ours { server, kind } = ours.as_mut().ok_or_else(Error::not_ours)?;
+        let Self { address, started } = self;
+        let Started { server, kind } = started.as_mut().ok_or_else(Error::not_started_here)?;
         server.spawn(kind.command(server.folder(), address))?;
         let port = address.port();
-        server.wait_until(K::NAME, PATIENCE_WITH_START, |pid| {
+        server.wait_until(K::NAME, START_TIMEOUT, |pid| {
             listens(pid, port) && http::status(&address.host_and_port).is_some_and(|status| status < 500)
         })
     }
 
-    /// Stops the server where it stands: connections stay open, answers stay out.
+    /// Pauses the server: connections stay open, and no answer comes.
     pub fn pause(&mut self) -> Result<(), Error> {
-        self.ours()?.server.pause()
+        self.started()?.server.pause()
     }
 
     pub fn resume(&mut self) -> Result<(), Error> {
-        self.ours()?.server.resume()
+        self.started()?.server.resume()
     }
 
-    fn ours(&mut self) -> Result<&mut Ours<K>, Error> {
-        self.ours.as_mut().ok_or_else(Error::not_ours)
+    fn started(&mut self) -> Result<&mut Started<K>, Error> {
+        self.started.as_mut().ok_or_else(Error::not_started_here)
     }
 }
 
-/// Makes what objects lie in, a bucket or a container, under a name nobody else uses.
+/// Creates a bucket or a container with a unique name.
 ///
 /// # Panics
 ///
-/// Panics where the server refuses.
-pub(crate) fn made(what: &str, make: impl FnOnce(&str) -> Result<http::Answer, Error>) -> String {
+/// Panics if the server refuses.
+pub(crate) fn create_unique(kind: &str, create: impl FnOnce(&str) -> Result<http::Answer, Error>) -> String {
     let name = format!("test-{}-{:016x}", std::process::id(), random());
-    match make(&name).and_then(|answer| answer.successful(&format!("creating {what} {name}"))) {
+    match create(&name).and_then(|answer| answer.successful(&format!("creating {kind} {name}"))) {
         Ok(_) => name,
-        Err(error) => panic!("no {what} could be made: {error}"),
+        Err(error) => panic!("cannot create a {kind}: {error}"),
     }
 }

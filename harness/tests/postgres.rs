@@ -1,14 +1,14 @@
-//! The promises the other crates' tests rely on: databases apart from each other, faults that are
-//! real, and nothing left behind.
+//! The guarantees that tests with PostgreSQL need: databases are separate, faults are real, and all servers and folders
+//! are removed at the end.
 
-mod watching;
+mod observe;
 
 use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
 use harness::postgres::{ADDRESS_VARIABLE, Options, Postgres, shared, shared_with_pgvector};
-use watching::{folders_of, in_the_end, is_open, port_of, services};
+use observe::{becomes_true, folders_of, is_open, port_of, services};
 
 const CONTENT: &str = "SELECT content FROM note";
 
@@ -23,7 +23,7 @@ fn read(postgres: &Postgres, url: &str) -> String {
 }
 
 #[test]
-fn databases_are_apart_and_can_be_copied() {
+fn databases_are_separate_and_can_be_copied() {
     let postgres = shared();
     let one = postgres.create_database();
     let other = postgres.create_database();
@@ -39,14 +39,13 @@ fn databases_are_apart_and_can_be_copied() {
 }
 
 #[test]
-fn a_failed_statement_is_an_error_that_says_why() {
-    let error =
-        shared().psql(&shared().admin_url(), "SELECT nothing_of_the_kind").expect_err("no such column");
-    assert!(error.to_string().contains("nothing_of_the_kind"), "{error}");
+fn the_error_of_a_failed_statement_has_its_cause() {
+    let error = shared().psql(&shared().admin_url(), "SELECT no_such_column").expect_err("no such column");
+    assert!(error.to_string().contains("no_such_column"), "{error}");
 }
 
 #[test]
-fn commits_are_durable_unless_asked_otherwise() {
+fn commits_are_durable_unless_fsync_is_off() {
     let fsync = |options: Options| {
         let postgres = Postgres::start_with(options).expect("started");
         postgres.psql(&postgres.admin_url(), "SHOW fsync").expect("shown")
@@ -56,27 +55,27 @@ fn commits_are_durable_unless_asked_otherwise() {
 }
 
 #[test]
-fn pgvector_is_there_for_those_who_ask() {
+fn pgvector_can_be_created() {
     let postgres = shared_with_pgvector();
     let url = postgres.create_database();
     let distance = "SELECT '[1,0]'::vector <=> '[0,1]'::vector";
-    assert!(postgres.psql(&url, distance).is_err(), "nobody has asked for the extension yet");
+    assert!(postgres.psql(&url, distance).is_err(), "the extension exists before it is created");
     postgres.psql(&url, "CREATE EXTENSION vector").expect("created");
     assert_eq!(postgres.psql(&url, distance).expect("compared"), "1");
 }
 
 #[test]
-fn what_was_committed_survives_faults_and_nothing_survives_the_drop() {
+fn commits_survive_a_kill_and_a_drop_removes_everything() {
     let mut postgres = Postgres::start().expect("started");
     let port = postgres.port();
-    let folder = postgres.folder().expect("ours");
+    let folder = postgres.folder().expect("started here");
     let url = postgres.create_database();
     write(&postgres, &url, "kept");
 
     postgres.kill().expect("killed");
     assert!(!is_open(port), "a killed server accepts connections");
     assert_eq!(postgres.pid(), None);
-    assert!(postgres.kill().is_err(), "killed what does not run");
+    assert!(postgres.kill().is_err(), "killed a server that does not run");
     postgres.start_again().expect("started after a kill");
     assert_eq!(postgres.port(), port);
     assert_eq!(read(&postgres, &url), "kept");
@@ -84,20 +83,20 @@ fn what_was_committed_survives_faults_and_nothing_survives_the_drop() {
     postgres.stop().expect("stopped");
     assert!(!is_open(port), "a stopped server accepts connections");
     postgres.start_again().expect("started after a stop");
-    assert!(postgres.start_again().is_err(), "started what runs");
+    assert!(postgres.start_again().is_err(), "started a server that already runs");
 
     postgres.pause().expect("paused");
-    // Asked with the other server's psql, for this one has to be free to be resumed. Started
-    // beforehand, for its start would take the time in which no answer is to come.
+    // Uses the psql of the shared server, because this server is borrowed by the call of `resume`. It is started before
+    // the thread, so that its start does not use up the waiting time.
     let other = shared();
-    let question = thread::spawn({
+    let reader = thread::spawn({
         let url = url.clone();
         move || read(other, &url)
     });
     thread::sleep(Duration::from_millis(500));
-    assert!(!question.is_finished(), "a paused server answered");
+    assert!(!reader.is_finished(), "a paused server answered");
     postgres.resume().expect("resumed");
-    assert_eq!(question.join().expect("answered"), "kept");
+    assert_eq!(reader.join().expect("answered"), "kept");
 
     drop(postgres);
     assert!(!is_open(port), "a dropped server accepts connections");
@@ -114,7 +113,7 @@ fn a_paused_server_can_be_dropped() {
 }
 
 #[test]
-fn a_standby_has_what_was_committed_and_takes_the_primarys_place() {
+fn a_standby_has_all_commits_and_can_be_promoted() {
     let mut primary = Postgres::start().expect("started");
     let url = primary.create_database();
     write(&primary, &url, "first");
@@ -122,10 +121,10 @@ fn a_standby_has_what_was_committed_and_takes_the_primarys_place() {
     let mut standby = Postgres::start_standby_of(&primary).expect("following");
     let copy = url.replace(&format!(":{}/", primary.port()), &format!(":{}/", standby.port()));
     assert_eq!(read(&standby, &copy), "first");
-    assert!(standby.psql(&copy, "DELETE FROM note").is_err(), "a standby was written to");
+    assert!(standby.psql(&copy, "DELETE FROM note").is_err(), "a standby accepted a write");
 
     standby.kill().expect("killed");
-    // Started beforehand, for its start would take the time in which nothing is to happen.
+    // Started before the thread, so that its start does not use up the waiting time.
     let other = shared();
     let waiting = thread::spawn({
         let url = url.clone();
@@ -140,32 +139,32 @@ fn a_standby_has_what_was_committed_and_takes_the_primarys_place() {
     standby.promote().expect("promoted");
     assert_eq!(read(&standby, &copy), "second");
     standby.psql(&copy, "UPDATE note SET content = 'third'").expect("written to the new primary");
-    assert!(standby.promote().is_err(), "promoted what is no standby");
+    assert!(standby.promote().is_err(), "promoted a server that is not a standby");
 }
 
-/// PostgreSQL in a process of its own, and its port.
-fn postgres_elsewhere() -> (Child, u16) {
+/// `cargo xtask services postgres` in a separate process, and the port of its server.
+fn postgres_services() -> (Child, u16) {
     let (process, url) = services("postgres", ADDRESS_VARIABLE);
     let port = port_of(&url);
-    assert!(is_open(port), "the services do not run");
+    assert!(is_open(port), "the server does not accept connections");
     (process, port)
 }
 
 #[test]
-fn a_server_ends_with_the_process_that_started_it_even_if_killed() {
-    let (mut process, port) = postgres_elsewhere();
+fn servers_and_folders_are_removed_when_their_process_is_killed() {
+    let (mut process, port) = postgres_services();
     assert_eq!(folders_of(process.id()), 1);
     process.kill().expect("killed");
     process.wait().expect("reaped");
-    let gone = || !is_open(port) && folders_of(process.id()) == 0;
-    assert!(in_the_end(gone), "the server lives on");
+    let is_removed = || !is_open(port) && folders_of(process.id()) == 0;
+    assert!(becomes_true(is_removed), "the server still runs");
 }
 
 #[test]
-fn services_end_when_their_input_does() {
-    let (mut process, port) = postgres_elsewhere();
+fn services_stop_at_the_end_of_their_input() {
+    let (mut process, port) = postgres_services();
     drop(process.stdin.take());
     assert!(process.wait().expect("ended").success());
-    assert!(!is_open(port), "the server lives on");
+    assert!(!is_open(port), "the server still runs");
     assert_eq!(folders_of(process.id()), 0);
 }

@@ -1,6 +1,6 @@
-//! The faults of the proxy, each against a server that does no more than count and echo.
+//! Each fault of the proxy, against an echo server.
 
-mod watching;
+mod observe;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,9 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use harness::proxy::Proxy;
-use watching::{PATIENCE, in_the_end};
+use observe::{TIMEOUT, becomes_true};
 
-/// Sends back what it gets, and keeps it.
+/// Sends all bytes back and records them.
 struct Echo {
     address: SocketAddr,
     received: Arc<Mutex<Vec<u8>>>,
@@ -30,7 +30,7 @@ impl Echo {
     }
 
     fn received(&self) -> Vec<u8> {
-        self.received.lock().expect("whole").clone()
+        self.received.lock().expect("not poisoned").clone()
     }
 }
 
@@ -39,7 +39,7 @@ fn echo(mut stream: TcpStream, received: &Arc<Mutex<Vec<u8>>>) {
     thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = stream.read(&mut buffer) {
-            received.lock().expect("whole").extend_from_slice(&buffer[..count]);
+            received.lock().expect("not poisoned").extend_from_slice(&buffer[..count]);
             if stream.write_all(&buffer[..count]).is_err() {
                 break;
             }
@@ -49,11 +49,11 @@ fn echo(mut stream: TcpStream, received: &Arc<Mutex<Vec<u8>>>) {
 
 fn connect(proxy: &Proxy) -> TcpStream {
     let stream = TcpStream::connect(proxy.addr()).expect("connected");
-    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("set");
     stream
 }
 
-/// What comes back for the bytes: as many, or fewer where the connection ends.
+/// Sends the bytes and reads as many back. Returns fewer if the connection ends.
 fn ask(stream: &mut TcpStream, bytes: &[u8]) -> Vec<u8> {
     let mut answer = Vec::new();
     if stream.write_all(bytes).is_ok() {
@@ -63,7 +63,7 @@ fn ask(stream: &mut TcpStream, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Whether the other side has closed, in order or not.
+/// Whether the other side has closed or reset the connection.
 fn is_closed(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0]) {
         Ok(count) => count == 0,
@@ -71,15 +71,15 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-fn setting() -> (Echo, Proxy) {
+fn start() -> (Echo, Proxy) {
     let echo = Echo::start();
     let proxy = Proxy::to(echo.address).expect("listening");
     (echo, proxy)
 }
 
 #[test]
-fn bytes_pass_both_ways_and_ends_too() {
-    let (_echo, proxy) = setting();
+fn bytes_and_the_end_of_input_are_forwarded_in_both_directions() {
+    let (_echo, proxy) = start();
     let mut stream = connect(&proxy);
     let large: Vec<u8> = (0..3_000_000_u32).map(|number| number.to_le_bytes()[0]).collect();
     let mut reader = stream.try_clone().expect("cloned");
@@ -90,12 +90,12 @@ fn bytes_pass_both_ways_and_ends_too() {
     stream.write_all(&large).expect("sent");
     stream.shutdown(std::net::Shutdown::Write).expect("ended");
     assert!(answer.join().expect("read").expect("whole") == large);
-    assert!(in_the_end(|| proxy.connections() == 0), "an ended connection is kept");
+    assert!(becomes_true(|| proxy.connections() == 0), "an ended connection is still counted");
 }
 
 #[test]
-fn a_cut_closes_and_refuses_until_mended() {
-    let (_echo, proxy) = setting();
+fn a_cut_closes_and_refuses_connections_until_the_repair() {
+    let (_echo, proxy) = start();
     let mut stream = connect(&proxy);
     assert_eq!(ask(&mut stream, b"one"), b"one");
     assert_eq!(proxy.connections(), 1);
@@ -107,7 +107,7 @@ fn a_cut_closes_and_refuses_until_mended() {
     proxy.cut();
 
     proxy.repair().expect("repaired");
-    proxy.repair().expect("mended twice");
+    proxy.repair().expect("repaired twice");
     assert_eq!(ask(&mut connect(&proxy), b"two"), b"two");
     let address = proxy.addr();
     drop(proxy);
@@ -115,8 +115,8 @@ fn a_cut_closes_and_refuses_until_mended() {
 }
 
 #[test]
-fn an_answer_is_lost_after_the_request_arrived() {
-    let (echo, proxy) = setting();
+fn an_answer_is_dropped_after_the_request_has_arrived() {
+    let (echo, proxy) = start();
     let mut kept = connect(&proxy);
     assert_eq!(ask(&mut kept, b"before "), b"before ");
     proxy.drop_answers(true);
@@ -125,15 +125,15 @@ fn an_answer_is_lost_after_the_request_arrived() {
         assert!(is_closed(stream));
     }
     assert_eq!(echo.received(), b"before lost lost ");
-    // The echo plays a server that asks for the body of a request.
+    // Here the echo simulates a server that asks for the body of a request.
     assert_eq!(ask(&mut connect(&proxy), b"HTTP/1.1 100 Continue"), b"HTTP/1.1 100 Continue");
     proxy.drop_answers(false);
     assert_eq!(ask(&mut connect(&proxy), b"after"), b"after");
 }
 
 #[test]
-fn a_stalled_connection_is_silent_and_then_goes_on() {
-    let (echo, proxy) = setting();
+fn a_stalled_connection_forwards_its_bytes_after_the_stall() {
+    let (echo, proxy) = start();
     let mut old = connect(&proxy);
     assert_eq!(ask(&mut old, b"old "), b"old ");
     proxy.stall(true);
@@ -142,7 +142,7 @@ fn a_stalled_connection_is_silent_and_then_goes_on() {
         stream.write_all(b"held ").expect("sent");
         stream.set_read_timeout(Some(Duration::from_millis(200))).expect("set");
         assert!(stream.read(&mut [0]).is_err(), "a stalled connection answered");
-        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("set");
     }
     assert_eq!(echo.received(), b"old ");
     proxy.stall(false);
@@ -158,8 +158,8 @@ fn a_stalled_connection_is_silent_and_then_goes_on() {
 }
 
 #[test]
-fn each_connection_is_cut_after_so_many_bytes_of_its_client() {
-    let (echo, proxy) = setting();
+fn each_connection_is_closed_after_the_given_number_of_bytes() {
+    let (echo, proxy) = start();
     proxy.cut_after(10);
     for passed in ["1234567890", "12345678901234567890"] {
         let mut stream = connect(&proxy);
@@ -167,11 +167,11 @@ fn each_connection_is_cut_after_so_many_bytes_of_its_client() {
         let _ = stream.write_all(b"7890abcdef");
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
-        assert!(rest.is_empty(), "an answer to the last bytes: {rest:?}");
+        assert!(rest.is_empty(), "the last bytes were answered: {rest:?}");
         assert!(is_closed(&mut stream));
-        // The client may see the end before the server has read what came before it: the next
-        // connection waits, or its bytes would be the first.
-        assert!(in_the_end(|| echo.received() == passed.as_bytes()), "{:?}", echo.received());
+        // The client may see the end before the server has read the last bytes. Wait for them, so that the bytes of the
+        // next connection come after them.
+        assert!(becomes_true(|| echo.received() == passed.as_bytes()), "{:?}", echo.received());
     }
     proxy.cut_after(None);
     let mut stream = connect(&proxy);
@@ -179,8 +179,8 @@ fn each_connection_is_cut_after_so_many_bytes_of_its_client() {
 }
 
 #[test]
-fn pointed_elsewhere_it_closes_what_is_open_and_goes_there() {
-    let (first, proxy) = setting();
+fn a_new_target_closes_open_connections_and_gets_the_new_ones() {
+    let (first, proxy) = start();
     let second = Echo::start();
     let mut old = connect(&proxy);
     assert_eq!(ask(&mut old, b"one"), b"one");
@@ -191,14 +191,14 @@ fn pointed_elsewhere_it_closes_what_is_open_and_goes_there() {
 
     proxy.cut();
     proxy.point_at(first.address).expect("pointed");
-    assert!(TcpStream::connect(proxy.addr()).is_err(), "pointing mended a cut");
+    assert!(TcpStream::connect(proxy.addr()).is_err(), "a new target ended the cut");
     proxy.repair().expect("repaired");
     assert_eq!(ask(&mut connect(&proxy), b" three"), b" three");
     assert_eq!(first.received(), b"one three");
 }
 
 #[test]
-fn a_server_that_is_not_there_closes_the_connection() {
+fn a_connection_to_a_missing_server_is_closed() {
     let proxy = Proxy::to("127.0.0.1:1").expect("listening");
     assert!(is_closed(&mut connect(&proxy)));
 }

@@ -1,12 +1,15 @@
-//! The promises the tests of S3 rely on: signatures and rights that count, faults that are real,
-//! objects that survive them, and nothing left behind.
+//! The guarantees that the tests of S3 need: signatures and rights are verified, faults are real, objects survive them,
+//! and all servers and folders are removed at the end.
 
-mod watching;
+mod observe;
 
 use std::io::Read;
 
 use harness::radosgw::{ADDRESS_VARIABLE, Credentials, Options, Radosgw, Rights, shared};
-use watching::{ask, folders_of, in_the_end, is_open, is_silent, port_of, processes_of, services, told_of};
+use observe::{
+    becomes_true, folders_of, gets_no_answer, is_open, port_of, processes_of, send_get, services,
+    test_passes_with,
+};
 
 fn status(answer: Result<harness::Answer, harness::Error>) -> u16 {
     answer.expect("answered").status
@@ -25,7 +28,7 @@ fn objects_are_written_listed_and_read() {
 }
 
 #[test]
-fn large_objects_are_kept_on_disk_where_asked_for() {
+fn large_objects_can_be_stored_on_disk() {
     let s3 = Radosgw::start_with(Options { on_disk: true }).expect("started");
     let object = format!("/{}/object", s3.create_bucket());
     let large = vec![7; 50_000_000];
@@ -44,7 +47,7 @@ fn a_wrong_signature_is_refused() {
 }
 
 #[test]
-fn keys_may_do_what_they_were_made_for_alone() {
+fn keys_have_only_their_own_rights() {
     let s3 = Radosgw::start().expect("started");
     let bucket = s3.create_bucket();
     let object = format!("/{bucket}/object");
@@ -59,24 +62,24 @@ fn keys_may_do_what_they_were_made_for_alone() {
             at("DELETE", &object, b""),
         ]
     };
-    let of_the_owner = format!("/{bucket}");
+    let owners_bucket = format!("/{bucket}");
     let reader = s3.add_keys(Rights::ReadOnly).expect("made");
-    assert_eq!(outcomes(&reader, &of_the_owner), [200, 200, 403, 403]);
+    assert_eq!(outcomes(&reader, &owners_bucket), [200, 200, 403, 403]);
     let writer = s3.add_keys(Rights::WriteOnly).expect("made");
-    assert_eq!(outcomes(&writer, &of_the_owner), [403, 403, 200, 204]);
+    assert_eq!(outcomes(&writer, &owners_bucket), [403, 403, 200, 204]);
 
-    let owner = s3.add_keys(Rights::WithoutDelete).expect("made");
-    assert_eq!(outcomes(&owner, &of_the_owner), [403, 403, 403, 403]);
-    assert_eq!(status(s3.request_as(&owner, "PUT", "/of-the-owner", b"")), 200);
-    assert_eq!(status(s3.request_as(&owner, "PUT", "/of-the-owner/object", b"content")), 200);
-    assert_eq!(outcomes(&owner, "/of-the-owner"), [200, 200, 200, 403]);
+    let separate = s3.add_keys(Rights::WithoutDelete).expect("made");
+    assert_eq!(outcomes(&separate, &owners_bucket), [403, 403, 403, 403]);
+    assert_eq!(status(s3.request_as(&separate, "PUT", "/separate", b"")), 200);
+    assert_eq!(status(s3.request_as(&separate, "PUT", "/separate/object", b"content")), 200);
+    assert_eq!(outcomes(&separate, "/separate"), [200, 200, 200, 403]);
 }
 
 #[test]
-fn what_was_acknowledged_survives_faults_and_nothing_survives_the_drop() {
+fn acknowledged_objects_survive_a_kill_and_a_drop_removes_everything() {
     let mut s3 = Radosgw::start().expect("started");
     let port = s3.port();
-    let folder = s3.folder().expect("ours");
+    let folder = s3.folder().expect("started here");
     let bucket = s3.create_bucket();
     let object = format!("/{bucket}/object");
     assert_eq!(status(s3.request("PUT", &object, b"kept")), 200);
@@ -86,7 +89,7 @@ fn what_was_acknowledged_survives_faults_and_nothing_survives_the_drop() {
     assert!(!is_open(port), "a killed gateway accepts connections");
     assert_eq!(s3.pid(), None);
     assert!(s3.request("GET", &object, b"").is_err(), "a killed gateway answered");
-    assert!(s3.kill().is_err(), "killed what does not run");
+    assert!(s3.kill().is_err(), "killed a server that does not run");
     s3.start_again().expect("started after a kill");
     assert_eq!(s3.port(), port);
     assert_eq!(read(&s3), b"kept");
@@ -95,15 +98,15 @@ fn what_was_acknowledged_survives_faults_and_nothing_survives_the_drop() {
     s3.stop().expect("stopped");
     assert!(!is_open(port), "a stopped gateway accepts connections");
     s3.start_again().expect("started after a stop");
-    assert!(s3.start_again().is_err(), "started what runs");
+    assert!(s3.start_again().is_err(), "started a server that already runs");
     assert_eq!(read(&s3), b"kept");
 
     s3.pause().expect("paused");
-    let mut question = ask(port, "/");
+    let mut connection = send_get(port, "/");
     let mut answer = [0; 12];
-    assert!(is_silent(&mut question), "a paused gateway answered");
+    assert!(gets_no_answer(&mut connection), "a paused gateway answered");
     s3.resume().expect("resumed");
-    question.read_exact(&mut answer).expect("answered at last");
+    connection.read_exact(&mut answer).expect("answered after the pause");
     assert_eq!(&answer, b"HTTP/1.1 200");
     assert_eq!(read(&s3), b"kept");
 
@@ -113,34 +116,37 @@ fn what_was_acknowledged_survives_faults_and_nothing_survives_the_drop() {
 }
 
 #[test]
-fn nothing_is_left_of_a_process_that_was_killed() {
+fn servers_and_folders_are_removed_when_their_process_is_killed() {
     let (mut process, url) = services("s3", ADDRESS_VARIABLE);
     let pid = process.id();
-    assert!(is_open(port_of(&url)), "the services do not run");
+    assert!(is_open(port_of(&url)), "the server does not accept connections");
     // Monitor, OSD and gateway, each with its watchdog.
     assert_eq!((folders_of(pid), processes_of(pid)), (3, 6));
     process.kill().expect("killed");
     process.wait().expect("reaped");
-    let gone = || !is_open(port_of(&url)) && folders_of(pid) == 0 && processes_of(pid) == 0;
-    assert!(in_the_end(gone), "the servers live on");
+    let is_removed = || !is_open(port_of(&url)) && folders_of(pid) == 0 && processes_of(pid) == 0;
+    assert!(becomes_true(is_removed), "the servers still run");
 }
 
 #[test]
-fn nothing_is_left_of_services_whose_input_has_ended() {
+fn servers_and_folders_are_removed_at_the_end_of_input() {
     let (mut process, url) = services("s3", ADDRESS_VARIABLE);
     drop(process.stdin.take());
     assert!(process.wait().expect("ended").success());
-    assert!(!is_open(port_of(&url)), "the server lives on");
+    assert!(!is_open(port_of(&url)), "the server still runs");
     assert_eq!((folders_of(process.id()), processes_of(process.id())), (0, 0));
 }
 
 #[test]
 fn a_server_named_by_the_environment_is_used() {
     let test = "objects_are_written_listed_and_read";
-    assert!(told_of(ADDRESS_VARIABLE, &shared().url(), test));
-    assert!(!told_of(ADDRESS_VARIABLE, "http://key:secret@127.0.0.1:1", test), "another server was started");
+    assert!(test_passes_with(ADDRESS_VARIABLE, &shared().url(), test));
     assert!(
-        !told_of(ADDRESS_VARIABLE, &shared().url().replace("http://TEST", "http://OTHER"), test),
-        "the keys do not count"
+        !test_passes_with(ADDRESS_VARIABLE, "http://key:secret@127.0.0.1:1", test),
+        "started another server instead"
+    );
+    assert!(
+        !test_passes_with(ADDRESS_VARIABLE, &shared().url().replace("http://TEST", "http://OTHER"), test),
+        "the server accepted wrong keys"
     );
 }

@@ -1,12 +1,15 @@
-//! The promises the tests of Redis rely on: faults that are real, data that comes back as asked
-//! for and no further, and nothing left behind.
+//! The guarantees that the tests of Redis need: faults are real, a restart loads exactly the requested data, and all
+//! servers and folders are removed at the end.
 
-mod watching;
+mod observe;
 
 use std::io::Read;
 
 use harness::redis::{ADDRESS_VARIABLE, Options, Persistence, Redis, shared};
-use watching::{folders_of, in_the_end, is_open, is_silent, port_of, processes_of, say, services, told_of};
+use observe::{
+    becomes_true, folders_of, gets_no_answer, is_open, port_of, processes_of, send, services,
+    test_passes_with,
+};
 
 const PING: &[u8] = b"PING\r\n";
 
@@ -14,14 +17,14 @@ fn set(redis: &Redis, key: &str, value: &str) {
     assert_eq!(redis.cli(&["SET", key, value]).expect("written"), "OK");
 }
 
-/// Empty where there is none.
+/// Empty if there is no value.
 fn get(redis: &Redis, key: &str) -> String {
     redis.cli(&["GET", key]).expect("read")
 }
 
-/// By which clients tell that a server is not the process it was.
+/// Clients notice a restart by this id.
 fn run_id(redis: &Redis) -> String {
-    let info = redis.cli(&["INFO", "server"]).expect("told");
+    let info = redis.cli(&["INFO", "server"]).expect("answered");
     let id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
     id.expect("an id").trim().to_owned()
 }
@@ -36,10 +39,10 @@ fn keys_are_written_and_read() {
 }
 
 #[test]
-fn only_a_snapshot_survives_faults_and_nothing_survives_the_drop() {
+fn only_a_snapshot_survives_a_kill_and_a_drop_removes_everything() {
     let mut redis = Redis::start().expect("started");
     let port = redis.port();
-    let folder = redis.folder().expect("ours");
+    let folder = redis.folder().expect("started here");
     let first_run = run_id(&redis);
     set(&redis, "key", "old");
     redis.snapshot().expect("saved");
@@ -49,9 +52,9 @@ fn only_a_snapshot_survives_faults_and_nothing_survives_the_drop() {
     assert!(!is_open(port), "a killed server accepts connections");
     assert_eq!(redis.pid(), None);
     assert!(redis.cli(&["PING"]).is_err(), "a killed server answered");
-    assert!(redis.kill().is_err(), "killed what does not run");
+    assert!(redis.kill().is_err(), "killed a server that does not run");
     redis.start_again().expect("started after a kill");
-    assert!(redis.start_again().is_err(), "started what runs");
+    assert!(redis.start_again().is_err(), "started a server that already runs");
     assert_eq!(redis.port(), port);
     assert_eq!(get(&redis, "key"), "old");
     assert_ne!(run_id(&redis), first_run);
@@ -63,11 +66,11 @@ fn only_a_snapshot_survives_faults_and_nothing_survives_the_drop() {
     assert_eq!(get(&redis, "key"), "old");
 
     redis.pause().expect("paused");
-    let mut question = say(port, PING);
+    let mut connection = send(port, PING);
     let mut answer = [0; 7];
-    assert!(is_silent(&mut question), "a paused server answered");
+    assert!(gets_no_answer(&mut connection), "a paused server answered");
     redis.resume().expect("resumed");
-    question.read_exact(&mut answer).expect("answered at last");
+    connection.read_exact(&mut answer).expect("answered after the pause");
     assert_eq!(&answer, b"+PONG\r\n");
 
     redis.wipe().expect("wiped");
@@ -80,11 +83,11 @@ fn only_a_snapshot_survives_faults_and_nothing_survives_the_drop() {
 }
 
 #[test]
-fn what_comes_back_is_what_was_asked_for() {
+fn a_restart_loads_the_data_that_the_persistence_keeps() {
     for (persistence, expected) in [(Persistence::None, ""), (Persistence::AppendOnly, "acknowledged")] {
         let mut redis = Redis::start_with(Options { persistence, ..Options::default() }).expect("started");
         set(&redis, "key", "acknowledged");
-        assert!(redis.snapshot().is_err(), "a snapshot that nobody would read");
+        assert!(redis.snapshot().is_err(), "took a snapshot that is never loaded");
         redis.kill().expect("killed");
         redis.start_again().expect("started");
         assert_eq!(get(&redis, "key"), expected, "{persistence:?}");
@@ -94,11 +97,11 @@ fn what_comes_back_is_what_was_asked_for() {
 }
 
 #[test]
-fn a_cluster_of_one_serves_all_slots_whatever_it_went_through() {
+fn a_cluster_of_one_serves_all_slots_after_a_kill_and_a_wipe() {
     let mut redis = Redis::start_with(Options { cluster: true, ..Options::default() }).expect("started");
     let node = format!("0\n16383\n127.0.0.1\n{}\n", redis.port());
     let serves = |redis: &Redis| {
-        assert!(redis.cli(&["CLUSTER", "SLOTS"]).expect("told").starts_with(&node));
+        assert!(redis.cli(&["CLUSTER", "SLOTS"]).expect("answered").starts_with(&node));
         set(redis, "{slot}:key", "value");
         let error = redis.cli(&["MGET", "{slot}:key", "{other}:key"]).expect_err("two slots");
         assert!(error.to_string().contains("CROSSSLOT"), "{error}");
@@ -113,38 +116,44 @@ fn a_cluster_of_one_serves_all_slots_whatever_it_went_through() {
 }
 
 #[test]
-fn a_password_counts() {
+fn a_password_is_required() {
     let redis =
         Redis::start_with(Options { password: Some("a secret/"), ..Options::default() }).expect("started");
     assert_eq!(redis.url(), format!("redis://:a%20secret%2F@127.0.0.1:{}/0", redis.port()));
     set(&redis, "key", "value");
     let mut answer = [0; 7];
-    say(redis.port(), PING).read_exact(&mut answer).expect("answered");
+    send(redis.port(), PING).read_exact(&mut answer).expect("answered");
     assert_eq!(&answer, b"-NOAUTH");
     let test = "keys_are_written_and_read";
-    assert!(told_of(ADDRESS_VARIABLE, &redis.url(), test), "the URL does not let in");
-    assert!(!told_of(ADDRESS_VARIABLE, &redis.url().replace("secret", "guess"), test), "any password does");
+    assert!(test_passes_with(ADDRESS_VARIABLE, &redis.url(), test), "the password of the URL is refused");
+    assert!(
+        !test_passes_with(ADDRESS_VARIABLE, &redis.url().replace("secret", "guess"), test),
+        "a wrong password is accepted"
+    );
     let benchmark = redis.command("redis-benchmark").args(["-n", "10", "-t", "set", "-q"]).output();
     assert!(String::from_utf8_lossy(&benchmark.expect("ran").stdout).contains("requests per second"));
 }
 
 #[test]
-fn nothing_is_left_of_a_process_that_was_killed() {
+fn servers_and_folders_are_removed_when_their_process_is_killed() {
     let (mut process, url) = services("redis", ADDRESS_VARIABLE);
     let pid = process.id();
     let port = port_of(&url);
-    assert!(is_open(port), "the services do not run");
+    assert!(is_open(port), "the server does not accept connections");
     // The server and its watchdog.
     assert_eq!((folders_of(pid), processes_of(pid)), (1, 2));
     process.kill().expect("killed");
     process.wait().expect("reaped");
-    let gone = || !is_open(port) && folders_of(pid) == 0 && processes_of(pid) == 0;
-    assert!(in_the_end(gone), "the server lives on");
+    let is_removed = || !is_open(port) && folders_of(pid) == 0 && processes_of(pid) == 0;
+    assert!(becomes_true(is_removed), "the server still runs");
 }
 
 #[test]
 fn a_server_named_by_the_environment_is_used() {
     let test = "keys_are_written_and_read";
-    assert!(told_of(ADDRESS_VARIABLE, &shared().url(), test));
-    assert!(!told_of(ADDRESS_VARIABLE, "redis://127.0.0.1:1/0", test), "another server was started");
+    assert!(test_passes_with(ADDRESS_VARIABLE, &shared().url(), test));
+    assert!(
+        !test_passes_with(ADDRESS_VARIABLE, "redis://127.0.0.1:1/0", test),
+        "started another server instead"
+    );
 }

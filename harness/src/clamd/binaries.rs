@@ -1,4 +1,4 @@
-//! Finds clamd: the one installed, unpacked before, or unpacked now.
+//! Finds clamd: installed, unpacked before, or unpacked now.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl Binaries {
         clamd.is_file().then_some(Self { clamd, library_path })
     }
 
-    /// The daemon, which goes by the settings in the file and by no others.
+    /// The daemon with this configuration file.
     pub(crate) fn clamd(&self, settings: &Path) -> Command {
         let mut command = installation::command(&self.clamd, self.library_path.as_deref(), &[]);
         command.arg("--foreground").arg("--config-file").arg(settings);

@@ -1,4 +1,4 @@
-//! The few signatures that our clamd knows, in place of the hundreds of megabytes that are downloaded elsewhere.
+//! The signatures of the tests. They replace the usual databases, which are a download of hundreds of megabytes.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,20 +7,20 @@ use std::path::Path;
 use crate::Error;
 use crate::packages::at;
 
-/// What clamd calls the test file of EICAR. It appends the last word to names from databases that nobody signed.
+/// clamd's name for the EICAR test file. It appends `.UNOFFICIAL` to names from unsigned databases.
 pub const EICAR_SIGNATURE: &str = "Eicar-Test-Signature.UNOFFICIAL";
 
-/// Bytes that are an infection wherever in a file they stand.
+/// clamd reports these bytes at any position of a file.
 pub const PATTERN: &[u8] = b"-- wharfinger test pattern: harmless, and found all the same --";
 pub const PATTERN_SIGNATURE: &str = "Wharfinger.Test.Pattern.UNOFFICIAL";
 
-/// A whole file that is known by its hash alone.
+/// clamd reports a file with exactly these bytes, by their hash.
 pub const KNOWN_FILE: &[u8] = b"a file that is known by its hash\n";
 pub const KNOWN_FILE_SIGNATURE: &str = "Wharfinger.Test.Hash.UNOFFICIAL";
 /// Of [`KNOWN_FILE`].
 pub const KNOWN_FILE_SHA256: &str = "6c70a961c0a19dbd26272ef9b415fab38023a0cdc804d85d4b2068a6840bb90a";
 
-/// The test file of EICAR. It is spelt backwards here, so that no scanner takes our sources or binaries for it.
+/// The EICAR test file. It is written backwards here, so that no scanner reports our sources or binaries.
 pub fn eicar() -> Vec<u8> {
     let backwards = "*H+H$!ELIF-TSET-SURIVITNA-DRADNATS-RACIE$}7)CC7)^P(45XZP\\4[PA@%P!O5X";
     backwards.bytes().rev().collect()
@@ -46,7 +46,7 @@ pub(crate) fn write(folder: &Path) -> Result<(), Error> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a string takes everything");
+        write!(text, "{byte:02x}").expect("writing to a string does not fail");
         text
     })
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: all that has to pass before a change is merged.
+//! `cargo xtask ci`: everything that must pass before a change is merged.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,7 +22,7 @@ pub fn run() -> Outcome {
 
 fn run_parts(parts: &Parts) -> Outcome {
     for check in CHECKS {
-        parts.run(&format!("cargo {check}"), || passes(check))?;
+        parts.run(&format!("cargo {check}"), || run_cargo(check))?;
     }
     test::run_parts(parts, &test::Request::default())?;
     match harness::deny::find_or_build()? {
@@ -35,24 +35,24 @@ fn run_parts(parts: &Parts) -> Outcome {
 }
 
 fn check_dependencies(deny: &Path) -> Outcome {
-    let check = |what: &[&str]| Command::new(deny).args(["--all-features", "check"]).args(what).output();
-    let rest = check(&["licenses", "bans", "sources"])?;
-    if !rest.status.success() {
-        return Err(format!("cargo deny: {}", String::from_utf8_lossy(&rest.stderr)).into());
+    let check = |names: &[&str]| Command::new(deny).args(["--all-features", "check"]).args(names).output();
+    let offline = check(&["licenses", "bans", "sources"])?;
+    if !offline.status.success() {
+        return Err(format!("cargo deny: {}", String::from_utf8_lossy(&offline.stderr)).into());
     }
     let advisories = check(&["advisories"])?;
-    let said = String::from_utf8_lossy(&advisories.stderr);
+    let stderr = String::from_utf8_lossy(&advisories.stderr);
     match advisories.status.success() {
         true => Ok(()),
-        false if said.contains("failed to fetch advisory database") => {
+        false if stderr.contains("failed to fetch advisory database") => {
             println!("advisories were not checked: their database cannot be fetched here");
             Ok(())
         }
-        false => Err(format!("cargo deny: {said}").into()),
+        false => Err(format!("cargo deny: {stderr}").into()),
     }
 }
 
-fn passes(arguments: &str) -> Outcome {
+fn run_cargo(arguments: &str) -> Outcome {
     // Only rustdoc reads the variable.
     let status = cargo(arguments).env("RUSTDOCFLAGS", "-D warnings").status()?;
     if status.success() { Ok(()) } else { Err(format!("`cargo {arguments}` failed: {status}").into()) }

@@ -1,5 +1,5 @@
-//! A folder in memory for all temporary files of the tests. Their databases and stores call fsync thousands of times;
-//! on a disk the whole suite takes almost twice as long (bench/suite.md). Tests about disks mount their own.
+//! A folder in memory for all temporary files of the tests. Databases and stores call fsync thousands of times, and on
+//! a disk the suite takes almost twice as long (bench/suite.md). Tests about disks mount their own file systems.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,11 +10,11 @@ use super::Outcome;
 
 const MEMORY: &str = "/dev/shm";
 const PREFIX: &str = "wharfinger-test-";
-/// A whole run leaves about 5 GiB there, most of it in databases of PostgreSQL.
+/// A full run needs about 5 GiB, mostly for databases of PostgreSQL.
 const FREE_KIB_MIN: u64 = 10 << 20;
 const TMPDIR: &str = "TMPDIR";
 
-/// Removed with all that is in it.
+/// Removed on drop, with its contents.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -23,23 +23,23 @@ impl Drop for Folder {
     }
 }
 
-/// Runs this command once more with its temporary files in memory. Answers none where there is too little memory, or
-/// `TMPDIR` is set: the caller then runs the command itself.
+/// Runs this command as a child process with its temporary files in memory. None: there is too little memory, or
+/// `TMPDIR` is set. The caller then runs the command itself.
 pub fn rerun() -> Outcome<Option<ExitCode>> {
     if std::env::var_os(TMPDIR).is_some() {
         return Ok(None);
     }
     remove_leftovers();
-    if !is_enough() {
+    if !has_enough_memory() {
         println!(
-            "temporary files are on disk: {MEMORY} or the memory is smaller than {} GiB",
+            "temporary files are on disk: {MEMORY} or the free memory has less than {} GiB",
             FREE_KIB_MIN >> 20
         );
         return Ok(None);
     }
     let folder = Folder(Path::new(MEMORY).join(format!("{PREFIX}{}", std::process::id())));
     fs::create_dir(&folder.0)?;
-    // Servers that refuse to run as root run under another account.
+    // Some servers run under another account, because they refuse to run as root.
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o1777))?;
     let status = Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
@@ -49,7 +49,7 @@ pub fn rerun() -> Outcome<Option<ExitCode>> {
     Ok(Some(code.map_or(ExitCode::FAILURE, ExitCode::from)))
 }
 
-fn is_enough() -> bool {
+fn has_enough_memory() -> bool {
     let available = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let memory = available
         .lines()
@@ -58,13 +58,13 @@ fn is_enough() -> bool {
         && free_kib(MEMORY).is_some_and(|free| free >= FREE_KIB_MIN)
 }
 
-/// As `df` says.
+/// From `df`.
 fn free_kib(folder: &str) -> Option<u64> {
     let output = Command::new("df").args(["--output=avail", "-k", folder]).output().ok()?;
     String::from_utf8(output.stdout).ok()?.lines().nth(1)?.trim().parse().ok()
 }
 
-/// Of runs that were killed.
+/// Removes the folders of runs that were killed.
 fn remove_leftovers() {
     for entry in fs::read_dir(MEMORY).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

@@ -15,7 +15,7 @@ use std::process::Command;
 
 pub type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// The cargo that runs this program, with arguments that have no blanks in them.
+/// The cargo that runs this program, with arguments separated by spaces.
 fn cargo(arguments: &str) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments.split_whitespace());

@@ -1,10 +1,10 @@
-//! What tests need besides servers, fetched while the tests are compiled.
+//! The packages that tests need in addition to servers. They are installed while the tests are compiled.
 
 use harness::promtool::Promtool;
 
 use super::Outcome;
 
-/// Installs what is missing.
+/// Installs missing packages.
 pub fn prepare() -> Outcome {
     harness::browser::ready();
     harness::documents::folder();

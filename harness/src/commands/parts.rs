@@ -1,4 +1,4 @@
-//! How long each part of a command took, printed as a table at its end.
+//! The duration of each part of a command, printed as a table at its end.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -11,12 +11,12 @@ struct Part {
     remark: String,
 }
 
-/// The parts that have ended, in that order.
+/// The parts that have ended, in this order.
 #[derive(Default)]
 pub struct Parts(Mutex<Vec<Part>>);
 
 impl Parts {
-    /// Runs one part between a headline and a line with its result and duration.
+    /// Runs one part. Prints a heading before it, and its result and duration after it.
     pub fn run<T>(&self, name: &str, work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
         println!("\n== {name}");
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! `cargo xtask prove`: the long random tests, again and again until the time is over, each time with another seed.
+//! `cargo xtask prove`: runs the long random tests in turn until the time is over, each time with another seed.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use super::{Outcome, test};
 /// Read by the long tests.
 const SEED: &str = "WHARFINGER_TEST_SEED";
 const MINUTES: u64 = 10;
-/// Where the long tests are. They are ignored by an ordinary run.
+/// The packages and test binaries with long tests.
 const PACKAGES: [&str; 2] = ["wharfinger", "quota-model"];
 const TARGETS: [&str; 2] = ["it", "checks"];
 
@@ -65,14 +65,14 @@ pub fn run(words: &[&str]) -> Outcome {
         parts.add(test, run.seconds, &format!("seed {seed}"));
         if !run.passed {
             println!("{}", run.lines.join("\n"));
-            return Err(format!("repeat it by: cargo xtask prove --only {test} --seed {seed}").into());
+            return Err(format!("to repeat it: cargo xtask prove --only {test} --seed {seed}").into());
         }
     }
     parts.print();
     Ok(())
 }
 
-/// The tests that an ordinary run ignores.
+/// The tests marked `#[ignore]`.
 fn long_tests<'b>(binaries: &'b [TestBinary], only: Option<&str>) -> Outcome<Vec<(&'b TestBinary, String)>> {
     let mut tests = Vec::new();
     for binary in binaries {

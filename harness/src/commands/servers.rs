@@ -1,4 +1,4 @@
-//! All servers of the tests, started side by side and named to the test binaries by environment variables.
+//! Starts all servers of the tests in parallel. Environment variables give their addresses to the test binaries.
 
 use std::thread;
 
@@ -13,7 +13,7 @@ use super::Outcome;
 
 pub const NAMES: [&str; 7] = ["postgres", "pgvector", "s3", "azure", "redis", "rabbitmq", "clamd"];
 
-/// The servers that were asked for. They end when this is dropped.
+/// The requested servers. They are stopped on drop.
 #[derive(Default)]
 pub struct Servers {
     pub postgres: Option<Postgres>,
@@ -66,7 +66,7 @@ impl Servers {
         })
     }
 
-    /// What other processes need in their environment to share these servers.
+    /// The environment variables for other processes that share these servers.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let Servers { postgres, pgvector, s3, azure, redis, rabbitmq, clamd } = self;
         let shared = [

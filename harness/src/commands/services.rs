@@ -1,4 +1,4 @@
-//! `cargo xtask services`: the servers of the tests, for people.
+//! `cargo xtask services`: starts the servers of the tests for manual use.
 
 use std::io;
 
@@ -7,31 +7,31 @@ use harness::postgres::{self, Postgres};
 use super::Outcome;
 use super::servers::{NAMES, Servers};
 
-/// Starts the servers and keeps them until the end of input. An interrupt ends this process outright; the servers'
-/// watchdogs then remove what it leaves.
+/// Starts the servers and stops them at the end of input. Ctrl-C ends this process without cleanup. The watchdogs of
+/// the servers then stop them.
 pub fn run(names: &[&str]) -> Outcome {
     if let Some(unknown) = names.iter().find(|name| !NAMES.contains(name)) {
         return Err(format!("unknown service `{unknown}`: choose from {}", NAMES.join(", ")).into());
     }
     let names = if names.is_empty() { &NAMES } else { names };
     let servers = Servers::start(names, postgres::Options::default())?;
-    describe(&servers)?;
+    print_settings(&servers)?;
     for (name, value) in servers.environment() {
         println!("{name}={value}");
     }
-    println!("Ctrl-C ends them.");
+    println!("Press Ctrl-C to stop them.");
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(())
 }
 
-/// The settings with which a server of ours uses them.
-fn describe(servers: &Servers) -> Outcome {
+/// Prints the settings with which Wharfinger uses them.
+fn print_settings(servers: &Servers) -> Outcome {
     if let Some(postgres) = &servers.postgres {
-        announce(postgres)?;
+        print_version(postgres)?;
         println!("WHARFINGER_DATABASE_URL={}", postgres.create_database());
     }
     if let Some(pgvector) = &servers.pgvector {
-        announce(pgvector)?;
+        print_version(pgvector)?;
     }
     if let Some(s3) = &servers.s3 {
         println!("S3 (radosgw) on port {}, with an empty bucket", s3.port());
@@ -57,13 +57,13 @@ fn describe(servers: &Servers) -> Outcome {
         println!("WHARFINGER_BROKER_URL={}", rabbitmq.url());
     }
     if let Some(clamd) = &servers.clamd {
-        println!("clamd on port {}, with test signatures alone", clamd.port());
+        println!("clamd on port {}, with test signatures only", clamd.port());
         println!("CLAMD_URL={}", clamd.tcp_url());
     }
     Ok(())
 }
 
-fn announce(postgres: &Postgres) -> Outcome {
+fn print_version(postgres: &Postgres) -> Outcome {
     println!("PostgreSQL {} on port {}", postgres.version()?, postgres.port());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: compiles the tests while their servers start, then runs the test binaries side by side.
+//! `cargo xtask test`: compiles the tests while their servers start, then runs the test binaries in parallel.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -19,19 +19,19 @@ use super::{Outcome, cargo, packages};
 
 /// Read by all test binaries.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
-/// Binaries that run at the same time. Most tests wait for servers and disks for a part of their time.
-const LANES: usize = 2;
-/// They take longest, so they begin first.
+/// Binaries that run at the same time. Most tests wait for servers and disks part of their time.
+const PARALLEL_BINARIES: usize = 2;
+/// These take longest, so they start first.
 const LONGEST: [&str; 2] = ["it", "conformance"];
-/// Tests of the harness itself are run again only after a change of these.
+/// The tests of this folder run again only after a change in it.
 const HARNESS: &str = "harness";
 const TIMES_FILE: &str = "target/test-times.txt";
 
-/// What `cargo xtask test` was asked for.
+/// The arguments of `cargo xtask test`.
 #[derive(Default)]
 pub struct Request {
     pub selection: Selection,
-    /// Arguments of the test binaries, such as a part of a test's name.
+    /// Arguments for the test binaries, such as a part of a test's name.
     arguments: Vec<String>,
     times: bool,
     all: bool,
@@ -57,42 +57,42 @@ impl Request {
     }
 }
 
-/// Something that prints a test result at its end.
-enum Item {
+/// A run that ends with a test result.
+enum TestRun {
     Binary(TestBinary),
     DocTests,
 }
 
-impl Item {
+impl TestRun {
     fn name(&self) -> String {
         match self {
-            Item::Binary(binary) => binary.name(),
-            Item::DocTests => "doc tests".to_owned(),
+            TestRun::Binary(binary) => binary.name(),
+            TestRun::DocTests => "doc tests".to_owned(),
         }
     }
 
     fn command(&self) -> Command {
         match self {
-            Item::Binary(binary) => binary.command(),
-            Item::DocTests => cargo("test --doc --workspace --locked"),
+            TestRun::Binary(binary) => binary.command(),
+            TestRun::DocTests => cargo("test --doc --workspace --locked"),
         }
     }
 
-    /// The longest runs last beyond all others: it may use the time in which its neighbour waits.
+    /// More threads for the longest binary, because it still runs after all others have ended.
     fn threads(&self) -> usize {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         match self {
-            Item::Binary(binary) if binary.target == LONGEST[0] => 3 * cores,
+            TestRun::Binary(binary) if binary.target == LONGEST[0] => 3 * cores,
             _ => cores,
         }
     }
 
-    fn place(&self) -> usize {
+    fn order(&self) -> usize {
         match self {
-            Item::Binary(binary) => {
+            TestRun::Binary(binary) => {
                 LONGEST.iter().position(|longest| binary.target == *longest).unwrap_or(LONGEST.len())
             }
-            Item::DocTests => LONGEST.len(),
+            TestRun::DocTests => LONGEST.len(),
         }
     }
 }
@@ -105,42 +105,42 @@ pub fn run(words: &[&str]) -> Outcome {
 }
 
 pub fn run_parts(parts: &Parts, request: &Request) -> Outcome {
-    let is_whole = request.selection.is_whole();
+    let is_everything = request.selection.is_everything();
     let (servers, binaries) = prepare(parts, &request.selection)?;
-    let mut items: Vec<Item> = binaries.into_iter().map(Item::Binary).collect();
-    if is_whole {
-        items.push(Item::DocTests);
+    let mut items: Vec<TestRun> = binaries.into_iter().map(TestRun::Binary).collect();
+    if is_everything {
+        items.push(TestRun::DocTests);
     }
     let harness = Fingerprint::of_harness()?;
-    if is_whole && !request.all && harness.has_passed() {
-        items.retain(|item| !matches!(item, Item::Binary(binary) if binary.package == HARNESS));
+    if is_everything && !request.all && harness.has_passed() {
+        items.retain(|item| !matches!(item, TestRun::Binary(binary) if binary.package == HARNESS));
         println!(
-            "tests of the harness: skipped, it is as it was when they last passed here (--all runs them)"
+            "tests of the harness: skipped, because the harness has not changed since they passed here (--all runs them)"
         );
     }
-    items.sort_by_key(Item::place);
+    items.sort_by_key(TestRun::order);
     if !request.arguments.is_empty() {
-        return run_in_turn(items, &servers, request);
+        return run_one_by_one(items, &servers, request);
     }
-    run_side_by_side(items, &servers, request, parts)?;
-    if is_whole {
-        harness.passed()?;
+    run_in_parallel(items, &servers, request, parts)?;
+    if is_everything {
+        harness.save_passed()?;
     }
     Ok(())
 }
 
-/// The compiled tests, with all servers running and all packages installed.
+/// Compiles the tests, starts all servers and installs all packages.
 pub fn prepare(parts: &Parts, selection: &Selection) -> Outcome<(Servers, Vec<TestBinary>)> {
     thread::scope(|scope| {
         let servers = scope.spawn(|| {
             let began = Instant::now();
-            // Servers of tests that cut the power are their own.
+            // Tests that cut the power start separate servers.
             let in_memory = postgres::Options { fsync: false, ..postgres::Options::default() };
             let servers = Servers::start(&servers::NAMES, in_memory)?;
             parts.add("start the servers, while compiling", began.elapsed().as_secs_f64(), "");
             Outcome::Ok(servers)
         });
-        let packages = selection.is_whole().then(|| {
+        let packages = selection.is_everything().then(|| {
             scope.spawn(|| {
                 let began = Instant::now();
                 packages::prepare()?;
@@ -157,8 +157,8 @@ pub fn prepare(parts: &Parts, selection: &Selection) -> Outcome<(Servers, Vec<Te
     })
 }
 
-/// For a person who looks for something: one after the other, with all that they print.
-fn run_in_turn(items: Vec<Item>, servers: &Servers, request: &Request) -> Outcome {
+/// One binary after the other, with all their output: for a person who debugs a test.
+fn run_one_by_one(items: Vec<TestRun>, servers: &Servers, request: &Request) -> Outcome {
     for item in items {
         let mut command = item.command();
         command.envs(servers.environment()).env(TEST_THREADS, threads(&item)).args(&request.arguments);
@@ -171,19 +171,19 @@ fn run_in_turn(items: Vec<Item>, servers: &Servers, request: &Request) -> Outcom
     Ok(())
 }
 
-fn run_side_by_side(items: Vec<Item>, servers: &Servers, request: &Request, parts: &Parts) -> Outcome {
+fn run_in_parallel(items: Vec<TestRun>, servers: &Servers, request: &Request, parts: &Parts) -> Outcome {
     let began = Instant::now();
-    println!("\n== run {} test binaries, {LANES} side by side", items.len());
+    println!("\n== run {} test binaries, {PARALLEL_BINARIES} at a time", items.len());
     let waiting = Mutex::new(VecDeque::from(items));
     let ended: Mutex<Vec<(String, Run)>> = Mutex::default();
     thread::scope(|scope| {
-        let lane = || {
+        let worker = || {
             loop {
-                let next = waiting.lock().map_err(|_| "a lane panicked")?.pop_front();
+                let next = waiting.lock().map_err(|_| "a thread panicked")?.pop_front();
                 let Some(item) = next else { return Outcome::Ok(()) };
                 let mut command = item.command();
                 command.envs(servers.environment()).env(TEST_THREADS, threads(&item));
-                if let (true, Item::Binary(_)) = (request.times, &item) {
+                if let (true, TestRun::Binary(_)) = (request.times, &item) {
                     // Durations of tests are not stable yet.
                     command.env("RUSTC_BOOTSTRAP", "1").args(["-Zunstable-options", "--report-time"]);
                 }
@@ -191,14 +191,14 @@ fn run_side_by_side(items: Vec<Item>, servers: &Servers, request: &Request, part
                 let run = test_binary::run(&name, command)?;
                 report(&name, &run);
                 parts.add(&name, run.seconds, run.summary());
-                ended.lock().map_err(|_| "a lane panicked")?.push((name, run));
+                ended.lock().map_err(|_| "a thread panicked")?.push((name, run));
             }
         };
-        let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
-        lanes.into_iter().try_for_each(|lane| lane.join().map_err(|_| "a lane panicked")?)
+        let workers: Vec<_> = (0..PARALLEL_BINARIES).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| "a thread panicked")?)
     })?;
     parts.add("run all tests", began.elapsed().as_secs_f64(), "");
-    let ended = ended.into_inner().map_err(|_| "a lane panicked")?;
+    let ended = ended.into_inner().map_err(|_| "a thread panicked")?;
     if request.times {
         write_times(&ended)?;
     }
@@ -207,7 +207,7 @@ fn run_side_by_side(items: Vec<Item>, servers: &Servers, request: &Request, part
     if failed.is_empty() { Ok(()) } else { Err(format!("tests failed: {}", failed.join(", ")).into()) }
 }
 
-/// All that a failed binary printed; of the others how they ended.
+/// Prints the output of a failed binary, and only the result of the others.
 fn report(name: &str, run: &Run) {
     if !run.passed {
         println!("\n== {name} FAILED");
@@ -215,11 +215,11 @@ fn report(name: &str, run: &Run) {
             println!("{line}");
         }
     }
-    // Who counts tests reads this line.
+    // Scripts that count tests read this line.
     println!("{name}\ntest result: {}", run.summary());
 }
 
-/// The slowest first.
+/// Writes the durations of all tests, the slowest first.
 fn write_times(ended: &[(String, Run)]) -> Outcome {
     let mut times: Vec<(f64, String)> = ended
         .iter()
@@ -228,18 +228,15 @@ fn write_times(ended: &[(String, Run)]) -> Outcome {
     times.sort_by(|left, right| right.0.total_cmp(&left.0));
     let lines: Vec<String> = times.iter().map(|(seconds, test)| format!("{seconds:>9.3}  {test}")).collect();
     fs::write(TIMES_FILE, lines.join("\n"))?;
-    println!(
-        "\nThe slowest tests, all of them in {TIMES_FILE}:\n{}",
-        lines[..lines.len().min(25)].join("\n")
-    );
+    println!("\nThe slowest tests (all are in {TIMES_FILE}):\n{}", lines[..lines.len().min(25)].join("\n"));
     Ok(())
 }
 
-fn threads(item: &Item) -> String {
+fn threads(item: &TestRun) -> String {
     std::env::var(TEST_THREADS).unwrap_or_else(|_| item.threads().to_string())
 }
 
-/// What the harness consists of, to know whether it is still what was tested.
+/// A hash of the harness. It shows whether the harness has changed since its tests passed.
 struct Fingerprint(String);
 
 impl Fingerprint {
@@ -254,7 +251,7 @@ impl Fingerprint {
             .is_ok_and(|cache| fs::read_to_string(cache.join("tested")).is_ok_and(|tested| tested == self.0))
     }
 
-    fn passed(&self) -> Outcome {
+    fn save_passed(&self) -> Outcome {
         Ok(fs::write(harness::packages::cache()?.join("tested"), &self.0)?)
     }
 }

@@ -1,4 +1,4 @@
-//! One test binary: found in cargo's messages, run, and its output read line by line.
+//! One test binary. Finds it in cargo's messages, runs it, and reads its output line by line.
 
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::{Outcome, cargo};
 
-/// How often a binary that runs for long says how far it is.
-const PROGRESS: Duration = Duration::from_secs(60);
+/// The interval of progress lines for a long run.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
 pub struct TestBinary {
     pub package: String,
@@ -18,7 +18,7 @@ pub struct TestBinary {
     program: PathBuf,
 }
 
-/// What a run of a binary printed, and how it ended.
+/// The output and the result of one run of a binary.
 pub struct Run {
     pub passed: bool,
     pub seconds: f64,
@@ -26,13 +26,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// `ok. 12 passed; 0 failed; …`, as the test runner says it at its end.
+    /// The last line of the test runner: `ok. 12 passed; 0 failed; …`.
     pub fn summary(&self) -> &str {
         let closing = self.lines.iter().rev().find_map(|line| line.strip_prefix("test result: "));
         closing.unwrap_or("ended without a result")
     }
 
-    /// Each test with its seconds, where the binary was asked for them.
+    /// Each test with its seconds. Empty if the binary was not asked for them.
     pub fn times(&self) -> impl Iterator<Item = (f64, &str)> {
         self.lines.iter().filter_map(|line| {
             let (test, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
@@ -42,7 +42,7 @@ impl Run {
     }
 }
 
-/// Which test binaries are wanted; by default all of the workspace.
+/// The selected test binaries. Empty lists select all of the workspace.
 #[derive(Default)]
 pub struct Selection {
     pub packages: Vec<String>,
@@ -51,7 +51,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    pub fn is_whole(&self) -> bool {
+    pub fn is_everything(&self) -> bool {
         self.packages.is_empty() && self.targets.is_empty()
     }
 
@@ -61,8 +61,8 @@ impl Selection {
     }
 }
 
-/// Compiles the selected tests and answers their binaries. The whole workspace is named to cargo in any case: with
-/// fewer packages their dependencies would have other features, and all of them would be compiled once more.
+/// Compiles the selected tests and returns their binaries. cargo always gets the whole workspace: with fewer packages
+/// the dependencies have other features, and all of them would be compiled again.
 pub fn compile(selection: &Selection) -> Outcome<Vec<TestBinary>> {
     let mut command = cargo("test --workspace --no-run --locked --message-format=json-render-diagnostics");
     for target in &selection.targets {
@@ -72,7 +72,7 @@ pub fn compile(selection: &Selection) -> Outcome<Vec<TestBinary>> {
     let messages = compiling.stdout.take().ok_or("cargo has no output")?;
     let mut binaries = Vec::new();
     for message in BufReader::new(messages).lines() {
-        binaries.extend(TestBinary::of(&message?).filter(|binary| selection.contains(binary)));
+        binaries.extend(TestBinary::from_message(&message?).filter(|binary| selection.contains(binary)));
     }
     let status = compiling.wait()?;
     if !status.success() {
@@ -85,14 +85,14 @@ pub fn compile(selection: &Selection) -> Outcome<Vec<TestBinary>> {
 }
 
 impl TestBinary {
-    /// The binary that a message of cargo is about, if it is about one.
-    fn of(message: &str) -> Option<TestBinary> {
+    /// None: cargo's message is not about a test binary.
+    fn from_message(message: &str) -> Option<TestBinary> {
         let is_test = message.split_once(r#""profile":{"#)?.1.split_once('}')?.0.contains(r#""test":true"#);
-        let program = text_of(message, r#""executable":""#).filter(|_| is_test)?;
-        let folder = Path::new(&text_of(message, r#""manifest_path":""#)?).parent()?.to_owned();
+        let program = string_after(message, r#""executable":""#).filter(|_| is_test)?;
+        let folder = Path::new(&string_after(message, r#""manifest_path":""#)?).parent()?.to_owned();
         let target = message.split_once(r#""target":{"#)?.1;
-        let target = match text_of(target, r#""kind":[""#)?.as_str() {
-            "test" => text_of(target, r#""name":""#)?,
+        let target = match string_after(target, r#""kind":[""#)?.as_str() {
+            "test" => string_after(target, r#""name":""#)?,
             _ => "unit tests".to_owned(),
         };
         let package = folder.file_name()?.to_string_lossy().into_owned();
@@ -110,19 +110,19 @@ impl TestBinary {
     }
 }
 
-/// Runs the command with its output read and kept. Failed tests are named at once.
+/// Runs the command and collects its output. Prints the name of a failed test at once.
 pub fn run(name: &str, mut command: Command) -> Outcome<Run> {
     let (output, input) = io::pipe()?;
     let began = Instant::now();
     let mut child = command.stdout(input.try_clone()?).stderr(input).spawn()?;
-    // It holds the other end of the pipe, which must not stay open.
+    // The command holds the write end of the pipe. While it is open, the reader never sees the end.
     drop(command);
     let (mut lines, mut done, mut reported) = (Vec::new(), 0, Instant::now());
-    let mut of = String::from("?");
+    let mut total = String::from("?");
     for line in BufReader::new(output).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         if let Some(count) = line.strip_prefix("running ").and_then(|line| line.split(' ').next()) {
-            of = count.to_owned();
+            total = count.to_owned();
         }
         if line.starts_with("test ") && line.contains(" ... ") {
             done += 1;
@@ -130,9 +130,9 @@ pub fn run(name: &str, mut command: Command) -> Outcome<Run> {
                 println!("   {name}: {line}");
             }
         }
-        if reported.elapsed() > PROGRESS {
+        if reported.elapsed() > PROGRESS_INTERVAL {
             reported = Instant::now();
-            println!("   {name}: {done} of {of} tests done");
+            println!("   {name}: {done} of {total} tests done");
         }
         lines.push(line);
     }
@@ -140,8 +140,8 @@ pub fn run(name: &str, mut command: Command) -> Outcome<Run> {
     Ok(Run { passed, seconds: began.elapsed().as_secs_f64(), lines })
 }
 
-/// The JSON string that follows these characters.
-fn text_of(json: &str, before: &str) -> Option<String> {
+/// The JSON string after `before`.
+fn string_after(json: &str, before: &str) -> Option<String> {
     let mut text = String::new();
     let mut characters = json.split_once(before)?.1.chars();
     loop {

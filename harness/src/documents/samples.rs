@@ -1,6 +1,6 @@
-//! What is to be found in the documents that can be read.
+//! The text that must be found in each readable document.
 
-/// A document, its kind, and pieces of its text.
+/// A document, its type, and parts of its text.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     pub file: &'static str,
@@ -103,5 +103,5 @@ pub const SAMPLES: &[Sample] = &[
     sample("without-table.pdf", "pdf", 2, &[INTRO_START, UNICODE]),
 ];
 
-/// The lines of a page may end anywhere after this.
+/// The start of `INTRO` without a line break. On a page, a line may end after it.
 const INTRO_START: &str = "Every crate that lands is";

@@ -1,5 +1,5 @@
-//! Finds PostgreSQL's programs: those named by the environment, installed, unpacked before, or
-//! unpacked now; and those that come with pgvector.
+//! Finds PostgreSQL's programs: named by the environment, installed, unpacked before, or unpacked now. Programs with
+//! pgvector come from a Python package.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use super::Options;
 use crate::packages::{self, UNPACK_VARIABLE};
 use crate::{Error, installation, python_packages};
 
-/// Names the folder with the programs, and goes before any other.
+/// The variable with the folder of the programs. It has priority over installed ones.
 const FOLDER_VARIABLE: &str = "WHARFINGER_TEST_PG_BIN";
 
-/// Asked for where it exists, so that machines which offer several agree on one.
+/// Chosen if it exists, so that machines with several versions use the same one.
 const PREFERRED: &str = "postgresql-15";
 
-/// Not every distribution has a package of pgvector; this one of Python brings a whole PostgreSQL with it.
+/// A Python package that contains PostgreSQL with pgvector. Not every distribution packages pgvector.
 const WITH_PGVECTOR: &str = "pgserver==0.1.4";
 const WITH_PGVECTOR_FOLDER: &str = "pgserver/pginstall/bin";
 
-/// A folder with PostgreSQL's programs, and where they find libraries that are not installed.
+/// A folder with PostgreSQL's programs, and the path of their libraries if these are not installed.
 pub(crate) struct Binaries {
     folder: PathBuf,
     library_path: Option<OsString>,
@@ -30,12 +30,12 @@ impl Binaries {
         if options.pgvector { Self::install_with_pgvector() } else { Self::find_or_unpack() }
     }
 
-    /// Its programs find their libraries by themselves.
+    /// These programs find their libraries without `LD_LIBRARY_PATH`.
     fn install_with_pgvector() -> Result<Self, Error> {
         let folder = python_packages::install("pgvector", &[WITH_PGVECTOR])?.join(WITH_PGVECTOR_FOLDER);
         match is_complete(&folder) {
             true => Ok(Self { folder, library_path: None }),
-            false => Err(Error::new(format!("{} holds no complete PostgreSQL; remove it", folder.display()))),
+            false => Err(Error::new(format!("{} is not a complete PostgreSQL. Remove it", folder.display()))),
         }
     }
 
@@ -46,7 +46,7 @@ impl Binaries {
                 Ok(Self::at(named))
             } else {
                 Err(Error::new(format!(
-                    "{FOLDER_VARIABLE} is {}, which does not hold initdb, postgres and psql",
+                    "{FOLDER_VARIABLE} is {}, which does not contain initdb, postgres, psql and pg_isready",
                     named.display()
                 )))
             };
@@ -69,12 +69,12 @@ impl Binaries {
 
     fn unpack() -> Result<Self, Error> {
         let server = newest_package(&packages::known("postgresql-")?)?;
-        // Named as well, because apt leaves out what is installed, and psql may be.
+        // Named too, because apt skips installed packages, and the client may be installed.
         let client = server.replace("postgresql-", "postgresql-client-");
         let root = packages::unpack(&[&server, &client])?;
-        newest_under(&root)
-            .map(Self::at)
-            .ok_or_else(|| Error::new(format!("{server} unpacked to {} has no server in it", root.display())))
+        newest_under(&root).map(Self::at).ok_or_else(|| {
+            Error::new(format!("{server} was unpacked to {} and contains no server", root.display()))
+        })
     }
 
     fn at(folder: PathBuf) -> Self {
@@ -87,13 +87,13 @@ impl Binaries {
         Self { folder, library_path }
     }
 
-    /// The program, free of the PG* variables with which developers reach databases of theirs.
+    /// The program without the PG* variables, which developers set for their own databases.
     pub(crate) fn command(&self, program: &str) -> Command {
         installation::command(&self.folder.join(program), self.library_path.as_deref(), &["PG"])
     }
 }
 
-/// A machine may have the client alone, in a folder of the same name.
+/// Checks all programs, because a machine may have only the client in this folder.
 fn is_complete(folder: &Path) -> bool {
     ["initdb", "postgres", "psql", "pg_isready"].iter().all(|program| folder.join(program).is_file())
 }
@@ -129,7 +129,7 @@ mod tests {
     use super::newest_package;
 
     #[test]
-    fn the_preferred_package_goes_before_the_newest() {
+    fn the_preferred_package_is_chosen_before_the_newest() {
         let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
         let both = names(&["postgresql-17", "postgresql-15", "postgresql-client-15"]);
         assert_eq!(newest_package(&both).expect("15"), "postgresql-15");

@@ -1,5 +1,5 @@
-//! One client's connection through the proxy: two threads, each copying one way, and each looking
-//! at the faults before it passes anything on.
+//! One connection through the proxy. Two threads copy, one in each direction. Each checks the faults before it forwards
+//! bytes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,13 +11,13 @@ use std::time::Duration;
 use super::Shared;
 
 const POLL: Duration = Duration::from_millis(5);
-const PATIENCE_WITH_CONNECTING: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CONTINUE: &[u8] = b"HTTP/1.1 100";
 
 pub(crate) struct Connection {
     client: TcpStream,
     server: OnceLock<TcpStream>,
-    /// The client has sent as much as it may: it gets no answer to that.
+    /// The client has sent the maximum number of bytes, and gets no answer to them.
     is_cut: AtomicBool,
     is_closed: AtomicBool,
 }
@@ -30,14 +30,14 @@ impl From<TcpStream> for Connection {
 }
 
 impl Connection {
-    /// Copies both ways until both have ended, or a fault ends them.
+    /// Copies in both directions until both have ended or a fault closes the connection.
     pub(crate) fn serve(&self, shared: &Shared) {
-        if let Ok(server) = TcpStream::connect_timeout(&shared.server(), PATIENCE_WITH_CONNECTING) {
-            // Small pieces at once, as they came: the delay would be ours and not the network's.
+        if let Ok(server) = TcpStream::connect_timeout(&shared.server(), CONNECT_TIMEOUT) {
+            // Without this, the proxy itself would delay small packets.
             let _ = server.set_nodelay(true);
             let _ = self.client.set_nodelay(true);
             let server = self.server.get_or_init(|| server);
-            // The proxy may have been cut before there was a server's side to close.
+            // `close` may have run before the connection to the server existed.
             if !self.is_closed() {
                 thread::scope(|scope| {
                     scope.spawn(|| self.copy_requests(server, shared));
@@ -48,10 +48,10 @@ impl Connection {
         self.close();
     }
 
-    /// Closes both sides now, whatever is under way.
+    /// Closes both sides at once.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
-        // Those that are closed already cannot be closed again.
+        // This fails if they are already closed.
         let _ = self.client.shutdown(Shutdown::Both);
         if let Some(server) = self.server.get() {
             let _ = server.shutdown(Shutdown::Both);
@@ -69,7 +69,7 @@ impl Connection {
             let left = limit.saturating_sub(forwarded);
             let count = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
             forwarded += count as u64;
-            // At the limit already, so that a client that waits for its answer waits in vain.
+            // Cut exactly at the limit, so that a client that waits for its answer gets none.
             let is_cut = forwarded >= limit;
             self.is_cut.store(is_cut, Ordering::SeqCst);
             server.write_all(&bytes[..count]).ok()?;
@@ -82,7 +82,7 @@ impl Connection {
         self.copy(server, &self.client, shared, |bytes| {
             let is_lost = shared.drops_answers() && !bytes.starts_with(CONTINUE);
             match self.is_cut.load(Ordering::SeqCst) {
-                // Who sends the last bytes closes.
+                // The thread that copies the request closes the connection.
                 true => Some(()),
                 false if is_lost => None,
                 false => client.write_all(bytes).ok(),
@@ -90,13 +90,13 @@ impl Connection {
         });
     }
 
-    /// Passes on piece by piece; `None` from there closes the connection.
+    /// Forwards each block by calling `forward`. `None` closes the connection.
     fn copy(
         &self,
         mut from: &TcpStream,
         to: &TcpStream,
         shared: &Shared,
-        mut pass_on: impl FnMut(&[u8]) -> Option<()>,
+        mut forward: impl FnMut(&[u8]) -> Option<()>,
     ) {
         let mut buffer = vec![0; 64 * 1024];
         loop {
@@ -105,12 +105,12 @@ impl Connection {
                 thread::sleep(POLL);
             }
             match count {
-                // The one way has ended in order, and the other goes on.
+                // This direction has ended. The other one continues.
                 Ok(0) => {
                     let _ = to.shutdown(Shutdown::Write);
                     return;
                 }
-                Ok(count) if !self.is_closed() && pass_on(&buffer[..count]).is_some() => {}
+                Ok(count) if !self.is_closed() && forward(&buffer[..count]).is_some() => {}
                 _ => return self.close(),
             }
         }

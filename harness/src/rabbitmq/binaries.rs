@@ -1,5 +1,4 @@
-//! Finds RabbitMQ's scripts and the Erlang that runs them: those installed, unpacked before, or
-//! unpacked now.
+//! Finds RabbitMQ's scripts and Erlang: installed, unpacked before, or unpacked now.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,7 +6,7 @@ use std::process::Command;
 
 use crate::{Error, installation};
 
-/// What RabbitMQ runs on is named as well, because apt leaves out what is installed.
+/// RabbitMQ with its dependencies. Those are named too, because apt skips installed packages.
 const PACKAGES: [&str; 18] = [
     "rabbitmq-server",
     "erlang-base",
@@ -29,9 +28,9 @@ const PACKAGES: [&str; 18] = [
     "erlang-xmerl",
 ];
 
-/// The folders of one RabbitMQ and its Erlang, wherever their root is.
+/// The folders of RabbitMQ and Erlang below one root.
 pub(crate) struct Binaries {
-    /// The scripts themselves: those of the same names in `/usr/sbin` insist on the system's server.
+    /// Not the scripts with the same names in `/usr/sbin`, because these work only with the system's server.
     scripts: PathBuf,
     erlang: PathBuf,
     runtime: PathBuf,
@@ -63,13 +62,13 @@ impl Binaries {
         self.command(&self.scripts.join(name))
     }
 
-    /// The registry in which the nodes of a machine find each other.
+    /// epmd, the registry of the Erlang nodes of a machine.
     pub(crate) fn epmd(&self) -> Command {
         self.command(&self.runtime.join("epmd"))
     }
 
-    /// The program, free of the variables with which people reach nodes of theirs, and with those
-    /// that Erlang's own `erl` would set, which knows of no folder but the installed one.
+    /// The program without the variables that developers set for their own nodes, and with the variables that `erl`
+    /// sets. `erl` itself works only in its installed folder.
     fn command(&self, program: &Path) -> Command {
         let foreign = ["RABBITMQ_", "ERL_"];
         let mut command = installation::command(program, self.library_path.as_deref(), &foreign);

@@ -1,4 +1,4 @@
-//! Finds Ceph's programs and plug-ins: those installed, unpacked before, or unpacked now.
+//! Finds Ceph's programs and plug-ins: installed, unpacked before, or unpacked now.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::process::Command;
 
 use crate::{Error, installation};
 
-/// All named, because apt leaves out what is installed, and a machine may have the clients alone.
+/// All are named, because apt skips installed packages, and a machine may have only the clients.
 const PACKAGES: [&str; 5] = ["radosgw", "ceph-mon", "ceph-osd", "ceph-base", "ceph-common"];
 
 const PROGRAMS: [&str; 5] = ["monmaptool", "ceph-mon", "ceph-osd", "radosgw", "radosgw-admin"];
 
-/// The folders of one Ceph, wherever its root is.
+/// The folders of Ceph below one root.
 pub(crate) struct Binaries {
     programs: PathBuf,
     libraries: PathBuf,
@@ -28,7 +28,7 @@ impl Binaries {
         if !PROGRAMS.iter().all(|program| programs.join(program).is_file()) {
             return None;
         }
-        // The folder is named for the machine's architecture.
+        // The name of the folder is the machine's architecture.
         let libraries = root
             .join("usr/lib")
             .read_dir()
@@ -36,7 +36,7 @@ impl Binaries {
             .flatten()
             .map(|entry| entry.path())
             .find(|folder| folder.join("rados-classes").is_dir())?;
-        // Ceph's programs name this folder of theirs by its installed path.
+        // Ceph's programs search this folder only at its installed path.
         let library_path = installation::library_path(root).and_then(|path| {
             let own = std::iter::once(libraries.join("ceph"));
             std::env::join_paths(own.chain(std::env::split_paths(&path))).ok()
@@ -44,12 +44,12 @@ impl Binaries {
         Some(Self { programs, libraries, library_path })
     }
 
-    /// Where the plug-ins are (`ceph/`) and the classes that OSDs load (`rados-classes/`).
+    /// The folder with plug-ins (`ceph/`) and with classes for OSDs (`rados-classes/`).
     pub(crate) fn libraries(&self) -> &Path {
         &self.libraries
     }
 
-    /// The program, free of the CEPH_* variables with which people reach clusters of theirs.
+    /// The program without the CEPH_* variables, which developers set for their own clusters.
     pub(crate) fn command(&self, program: &str) -> Command {
         installation::command(&self.programs.join(program), self.library_path.as_deref(), &["CEPH_"])
     }

@@ -1,5 +1,4 @@
-//! The smallest Ceph cluster that a gateway can stand before: one monitor and one OSD. Both end
-//! with it, and nothing of it is meant to last.
+//! The smallest Ceph cluster that a gateway accepts: one monitor and one OSD. Its data is deleted at the end.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,10 +10,10 @@ use super::binaries::Binaries;
 use crate::Error;
 use crate::server::{Server, free_port, listens, random};
 
-const PATIENCE_WITH_START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The monitor and the OSD, which no test breaks. Dropped in this order, for an OSD does not miss
-/// its monitor quietly.
+/// No test stops the monitor or the OSD. They are dropped in this order, because an OSD without its monitor logs
+/// errors.
 pub(crate) struct Cluster {
     osd: Server,
     monitor: Server,
@@ -22,7 +21,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start(binaries: &Binaries, options: Options) -> Result<Self, Error> {
-        // SIGKILL for both: an orderly end would save what is about to be deleted.
+        // SIGKILL for both: a normal shutdown would save data that is deleted right after.
         let mut cluster = Self {
             osd: Server::prepare("ceph-osd", None, "KILL")?,
             monitor: Server::prepare("ceph-mon", None, "KILL")?,
@@ -37,7 +36,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A program of Ceph's that finds its way to this cluster.
+    /// One of Ceph's programs, configured for this cluster.
     pub(crate) fn command(&self, binaries: &Binaries, program: &str) -> Command {
         let mut command = binaries.command(program);
         command.arg("--conf").arg(self.configuration());
@@ -59,10 +58,10 @@ impl Cluster {
         let mut run = self.command(binaries, "ceph-mon");
         run.args(["--id", "a", "-f"]);
         self.monitor.spawn(run)?;
-        self.monitor.wait_until("Ceph's monitor", PATIENCE_WITH_START, |pid| listens(pid, port))
+        self.monitor.wait_until("Ceph's monitor", START_TIMEOUT, |pid| listens(pid, port))
     }
 
-    /// Whatever asks the OSD waits until it is there, so nothing waits for it here.
+    /// Does not wait for the OSD, because its clients wait until it answers.
     fn start_osd(&mut self, binaries: &Binaries) -> Result<(), Error> {
         let data = data(&self.osd);
         fs::create_dir(&data).map_err(Error::while_doing(format!("creating {}", data.display())))?;
@@ -100,13 +99,13 @@ public_addr = 127.0.0.1
 cluster_addr = 127.0.0.1
 ms_bind_msgr1 = false
 
-# No keys, so no encryption either, on which the gateway would insist towards the monitor.
+# No keys. So no encryption either: the gateway would require it for the monitor.
 auth_cluster_required = none
 auth_service_required = none
 auth_client_required = none
 ms_mon_client_mode = crc
 
-# To standard error, and little of it.
+# Log only a little, to standard error.
 log_file =
 log_to_file = false
 log_to_stderr = true
@@ -118,7 +117,7 @@ debug_mon = 0/0
 debug_osd = 0/0
 debug_rgw = 0/0
 
-# A single copy on a single OSD is all there is.
+# One copy on one OSD.
 osd_pool_default_size = 1
 osd_pool_default_min_size = 1
 osd_pool_default_pg_num = 8
@@ -128,31 +127,31 @@ osd_crush_chooseleaf_type = 0
 mon_allow_pool_size_one = true
 mon_max_pg_per_osd = 1000
 
-# Each pool is a decision of the monitor, which otherwise waits a second for others to join it.
+# Creating a pool is a decision of the monitors. By default a monitor waits a second for others.
 paxos_propose_interval = 0.02
 paxos_min_wait = 0.01
-# A client that comes before the OSD is up may have to ask again, every five seconds otherwise.
+# A client that starts before the OSD asks again. The default interval is five seconds.
 objecter_tick_interval = 0.5
-# Tests fill disks, and a monitor that finds its own too full ends itself.
+# A monitor stops if its disk is nearly full, and some tests fill disks.
 mon_data_avail_crit = 0
 
-# What was deleted keeps its place for two hours otherwise.
+# By default deleted objects use space for two more hours.
 rgw_gc_obj_min_wait = 30
 rgw_gc_processor_period = 30
 rgw_gc_processor_max_time = 30
-# A killed gateway counts as a listener for that long, and other gateways wait for its word.
+# Other gateways wait this long for an answer of a killed gateway.
 osd_client_watch_timeout = 2
-# Buckets in host names: bucket.localhost.
+# Allows buckets in host names: bucket.localhost.
 rgw_dns_name = localhost
 ";
 
-/// Each object takes twice its size. The limit reserves nothing: memory is taken as objects come.
+/// Each object needs twice its size. The limit does not reserve memory.
 const IN_MEMORY: &str = "
 osd_objectstore = memstore
 memstore_device_bytes = 17179869184
 ";
 
-/// In a file that is as large as it says, but takes only as much of the disk as was written.
+/// In a sparse file: only written blocks use the disk.
 const ON_DISK: &str = "
 osd_objectstore = bluestore
 bluestore_block_create = true

@@ -1,4 +1,4 @@
-//! Finds Redis's programs: those installed, unpacked before, or unpacked now.
+//! Finds Redis's programs: installed, unpacked before, or unpacked now.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::process::Command;
 
 use crate::{Error, installation};
 
-/// Both named, because apt leaves out what is installed, and a machine may have the client alone.
+/// Both are named, because apt skips installed packages, and a machine may have only the client.
 const PACKAGES: [&str; 2] = ["redis-server", "redis-tools"];
 
 const PROGRAMS: [&str; 3] = ["redis-server", "redis-cli", "redis-benchmark"];
 
-/// The folder of one Redis, wherever its root is.
+/// The folder of Redis below one root.
 pub(crate) struct Binaries {
     folder: PathBuf,
     library_path: Option<OsString>,
@@ -30,7 +30,7 @@ impl Binaries {
         Some(Self { folder, library_path: installation::library_path(root) })
     }
 
-    /// The program, free of the variables with which people reach servers of theirs.
+    /// The program without the variables that developers set for their own servers.
     pub(crate) fn command(&self, program: &str) -> Command {
         let foreign = ["REDISCLI_AUTH", "REDISCLI_RCFILE"];
         installation::command(&self.folder.join(program), self.library_path.as_deref(), &foreign)

@@ -1,9 +1,9 @@
-//! Who listens on a port: while two servers start at once, an answer alone does not tell whose.
+//! Which process listens on a port. While several servers start, an answer alone does not show which one sent it.
 
 use std::fs;
 use std::net::Ipv4Addr;
 
-/// Whether the process holds the port of 127.0.0.1 open for connections.
+/// Whether the process listens on the port of 127.0.0.1.
 pub(crate) fn listens(pid: u32, port: u16) -> bool {
     let Ok(sockets) = fs::read_to_string("/proc/net/tcp") else {
         return false;
@@ -22,7 +22,7 @@ pub(crate) fn listens(pid: u32, port: u16) -> bool {
 
 fn listening_inode(sockets: &str, port: u16) -> Option<&str> {
     const LISTENING: &str = "0A";
-    // The kernel prints the address as a number of the machine's own byte order.
+    // The kernel prints the address as a number in the machine's byte order.
     let address = u32::from_ne_bytes(Ipv4Addr::LOCALHOST.octets());
     let local = format!("{address:08X}:{port:04X}");
     sockets.lines().find_map(|line| {
@@ -39,7 +39,7 @@ mod tests {
     use super::listens;
 
     #[test]
-    fn a_port_belongs_to_whoever_listens_on_it() {
+    fn only_the_process_that_listens_on_a_port_is_found() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let port = listener.local_addr().expect("an address").port();
         assert!(listens(std::process::id(), port));

@@ -1,4 +1,4 @@
-//! Ports of this machine for servers to listen on.
+//! Free ports for servers.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
@@ -7,28 +7,28 @@ use std::sync::{Mutex, PoisonError};
 use super::random;
 use crate::{Error, packages};
 
-const TRIES_FOR_A_PORT: usize = 3;
+const PORT_ATTEMPTS: usize = 3;
 
-/// A port of this machine that nobody listens on, and that nobody else is given as long as this process lives: a
-/// server that is down for a while finds it free again.
+/// A port without a listener. No other process with this code gets it while this process lives, so a server that is
+/// down for a while can use the same port again.
 ///
-/// Never one the kernel hands out to outgoing connections: while a killed server is down, a
-/// client that keeps on trying could be given its port, or even be connected to itself.
+/// It is never an ephemeral port of the kernel. Otherwise a client that retries while its server is down could get that
+/// port, or even connect to itself.
 pub(crate) fn free_port() -> Result<u16, Error> {
     const FIRST: u16 = 20_000;
     const COUNT: u64 = 12_000;
     (0..200)
         .filter_map(|_| u16::try_from(random() % COUNT).ok())
         .map(|offset| FIRST + offset)
-        .find(|port| claim(*port))
-        .ok_or_else(|| Error::new("no free port on 127.0.0.1 in 200 tries"))
+        .find(|port| reserve(*port))
+        .ok_or_else(|| Error::new("no free port on 127.0.0.1 after 200 attempts"))
 }
 
-/// The same as an address, for a program that is to listen there.
+/// Like [`free_port`], as an address for a program that will listen there.
 ///
 /// # Panics
 ///
-/// Panics where there is none.
+/// Panics if there is none.
 pub fn free_address() -> String {
     match free_port() {
         Ok(port) => format!("127.0.0.1:{port}"),
@@ -36,64 +36,65 @@ pub fn free_address() -> String {
     }
 }
 
-/// Takes the port if nobody listens there, and nobody else who starts servers by this code has it: a lock on a file of
-/// its name, which ends with us.
-fn claim(port: u16) -> bool {
-    static OURS: Mutex<Vec<File>> = Mutex::new(Vec::new());
-    // A folder for each user: two who meet have the same chance of it as with anybody else's program. Not among the
-    // temporary files, which each run may have elsewhere.
+/// Reserves the port if it has no listener and no other process with this code has reserved it. The reservation is a
+/// file lock, which ends with this process.
+fn reserve(port: u16) -> bool {
+    static RESERVED: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    // Not in the temporary folder, because runs may have different ones. Other users have another folder, so they may
+    // reserve the same port.
     let Ok(cache) = packages::cache() else { return false };
     let folder = cache.join("ports");
     let _ = fs::create_dir_all(&folder);
     let Ok(file) = File::create(folder.join(port.to_string())) else { return false };
-    // Locked before it is tried, for trying takes it for a moment from a server that is down.
-    let is_ours = file.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    if is_ours {
-        OURS.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+    // The lock comes first, because the bind blocks the port for a moment, and a stopped server of another process may
+    // be starting on it.
+    let is_free = file.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    if is_free {
+        RESERVED.lock().unwrap_or_else(PoisonError::into_inner).push(file);
     }
-    is_ours
+    is_free
 }
 
-/// Chooses ports and starts a server on them, over again where somebody else took one in between: the
-/// error then has one of the signs in it.
+/// Chooses ports and starts a server on them. Repeats this if another program took a port in between: the error then
+/// contains one of the texts.
 pub(crate) fn on_free_ports<S>(
-    signs: &[&str],
+    texts: &[&str],
     mut choose_and_start: impl FnMut() -> Result<S, Error>,
 ) -> Result<S, Error> {
-    let mut tries = 1;
+    let mut attempts = 1;
     loop {
         match choose_and_start() {
-            Err(error) if tries < TRIES_FOR_A_PORT && tells(&error, signs) => tries += 1,
+            Err(error) if attempts < PORT_ATTEMPTS && contains_any(&error, texts) => attempts += 1,
             outcome => return outcome,
         }
     }
 }
 
-fn tells(error: &Error, signs: &[&str]) -> bool {
+fn contains_any(error: &Error, texts: &[&str]) -> bool {
     let error = error.to_string();
-    signs.iter().any(|sign| error.contains(sign))
+    texts.iter().any(|text| error.contains(text))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{TRIES_FOR_A_PORT, claim, free_port, on_free_ports};
+    use super::{PORT_ATTEMPTS, free_port, on_free_ports, reserve};
     use crate::Error;
 
     #[test]
-    fn only_a_taken_port_is_a_reason_to_try_again_and_not_for_ever() {
-        for (complaint, expected) in [("bind: in use, it says", TRIES_FOR_A_PORT), ("no memory", 1)] {
+    fn only_a_taken_port_is_retried_and_only_a_few_times() {
+        for (message, expected) in [("bind: in use, it says", PORT_ATTEMPTS), ("no memory", 1)] {
             let mut tries = 0;
             let outcome = on_free_ports(&["EADDRINUSE", "in use"], || {
                 tries += 1;
-                Err::<(), _>(Error::new(complaint))
+                Err::<(), _>(Error::new(message))
             });
-            assert!(outcome.is_err_and(|error| error.to_string() == complaint));
-            assert_eq!(tries, expected, "{complaint}");
+            assert!(outcome.is_err_and(|error| error.to_string() == message));
+            assert_eq!(tries, expected, "{message}");
         }
     }
 
     #[test]
-    fn the_first_server_that_starts_is_the_one() {
+    fn the_first_server_that_starts_is_returned() {
         let mut tries = 0;
         let outcome = on_free_ports(&["in use"], || {
             tries += 1;
@@ -103,8 +104,8 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_given_once_even_while_nobody_listens() {
+    fn a_port_without_a_listener_is_reserved_once() {
         let port = free_port().expect("a port");
-        assert!(!claim(port));
+        assert!(!reserve(port));
     }
 }

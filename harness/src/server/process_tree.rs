@@ -1,5 +1,5 @@
-//! Signals to processes and their children, through `sh` and `/proc`, because the system calls
-//! would need a dependency or unsafe code.
+//! Signals to processes and their child processes, by `sh` and `/proc`, because the system calls need a dependency or
+//! unsafe code.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,13 @@ use std::process::Command;
 use crate::Error;
 use crate::command;
 
-/// Sends the signal; a process that is not there is an error.
+/// Sends the signal. A missing process is an error.
 pub(crate) fn signal(name: &str, pids: &[u32]) -> Result<(), Error> {
     command::run(&mut kill(name, pids)).map(drop)
 }
 
-/// Sends the signal to those of the processes that have not ended meanwhile.
-pub(crate) fn signal_whoever_is_left(name: &str, pids: &[u32]) -> Result<(), Error> {
+/// Sends the signal to the processes that still run.
+pub(crate) fn signal_remaining(name: &str, pids: &[u32]) -> Result<(), Error> {
     if pids.is_empty() {
         return Ok(());
     }
@@ -24,14 +24,14 @@ pub(crate) fn signal_whoever_is_left(name: &str, pids: &[u32]) -> Result<(), Err
     }
 }
 
-/// The shell's own `kill` is there even where the package with the program is not.
+/// The shell's builtin, because the program `kill` may not be installed.
 fn kill(name: &str, pids: &[u32]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", r#"kill -s "$@""#, "kill", name]).args(pids.iter().map(u32::to_string));
     command
 }
 
-/// Children, their children and so on.
+/// All child processes, also indirect ones.
 pub(crate) fn descendants(ancestor: u32) -> Result<Vec<u32>, Error> {
     let processes: Vec<(u32, u32)> = fs::read_dir("/proc")
         .map_err(Error::while_doing("listing /proc"))?
@@ -39,23 +39,23 @@ pub(crate) fn descendants(ancestor: u32) -> Result<Vec<u32>, Error> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(|pid| Some((pid, stat(pid)?.parent)))
         .collect();
-    let mut family = vec![ancestor];
+    let mut pids = vec![ancestor];
     let mut next = 0;
-    while let Some(parent) = family.get(next).copied() {
-        family.extend(processes.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+    while let Some(parent) = pids.get(next).copied() {
+        pids.extend(processes.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
         next += 1;
     }
-    family.remove(0);
-    Ok(family)
+    pids.remove(0);
+    Ok(pids)
 }
 
-/// A zombie counts as dead: it holds nothing any more, and not every container's init reaps.
+/// A zombie counts as dead: it has no resources, and the init of some containers never reaps it.
 pub(crate) fn alive(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| stat.state != "Z" && stat.state != "X")
 }
 
-/// Whether any of its threads has not been stopped. One that has ended does not run, and one that the kernel holds does
-/// nothing before it stops.
+/// Whether any of its threads still runs. A thread in an uninterruptible call of the kernel does nothing before it
+/// stops.
 pub(crate) fn runs(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads
@@ -74,7 +74,7 @@ fn stat(pid: u32) -> Option<Stat> {
 
 fn stat_at(path: &Path) -> Option<Stat> {
     let line = fs::read_to_string(path).ok()?;
-    // The name before it stands in brackets and may itself hold brackets and blanks.
+    // The process name is in brackets, and may contain brackets and spaces.
     let (_, after_name) = line.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace();
     Some(Stat { state: fields.next()?.to_owned(), parent: fields.next()?.parse().ok()? })

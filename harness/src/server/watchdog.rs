@@ -1,5 +1,5 @@
-//! A small shell process that outlives us and ends the server when we are gone without having
-//! done so: killed, aborted, or simply exited, for what a `static` holds is never dropped.
+//! A shell process that stops the server when this process has ended without stopping it: killed, aborted, or exited.
+//! At a normal exit, a `static` is never dropped.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -8,21 +8,21 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::Error;
 
-/// Each line on its input is the pid to watch from now on, an empty one means none. The input
-/// ends when our process does, however that came about, because nobody else holds the pipe.
-/// A zombie counts as ended, for not every container has an init that reaps.
+/// Each line of its input is the pid of the server, an empty line means none. The input ends when this process ends in
+/// any way, because no other process has the pipe. A zombie counts as ended, because the init of some containers never
+/// reaps it.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
-folder=$1 quick_end=$2 pid=
+folder=$1 stop_signal=$2 pid=
 runs() { kill -0 "$pid" && ! grep -q '^State:.*Z' "/proc/$pid/status"; }
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
     kill -s CONT "$pid" $(cat "/proc/$pid/task/$pid/children")
-    kill -s "$quick_end" "$pid"
-    tries=0
-    while runs && [ "$tries" -lt 100 ]; do
+    kill -s "$stop_signal" "$pid"
+    attempts=0
+    while runs && [ "$attempts" -lt 100 ]; do
         sleep 0.1
-        tries=$((tries + 1))
+        attempts=$((attempts + 1))
     done
     kill -s KILL "$pid"
 fi
@@ -35,12 +35,12 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    pub(crate) fn over(folder: &Path, quick_end: &str) -> Result<Self, Error> {
-        // No output of ours may stay open in it: `cargo test` waits until those are closed.
+    pub(crate) fn start(folder: &Path, stop_signal: &str) -> Result<Self, Error> {
+        // It must not inherit our output: `cargo test` waits until that is closed.
         let mut shell = Command::new("sh")
             .args(["-c", SCRIPT, "watchdog"])
             .arg(folder)
-            .arg(quick_end)
+            .arg(stop_signal)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -56,9 +56,9 @@ impl Watchdog {
         let line = pid.map_or_else(|| "\n".to_owned(), |pid| format!("{pid}\n"));
         self.pids
             .as_mut()
-            .expect("the pipe is closed on drop alone")
+            .expect("the pipe is closed only on drop")
             .write_all(line.as_bytes())
-            .map_err(Error::while_doing("telling the watchdog"))
+            .map_err(Error::while_doing("writing to the watchdog"))
     }
 }
 

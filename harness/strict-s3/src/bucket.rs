@@ -1,4 +1,4 @@
-//! What the server holds: buckets with objects and with uploads in parts, in the order of their keys.
+//! The server's data: buckets with objects and multipart uploads, in the order of their keys.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +15,9 @@ pub(crate) struct Buckets(Arc<Mutex<BTreeMap<String, Bucket>>>);
 #[derive(Default)]
 pub(crate) struct Bucket {
     pub(crate) objects: BTreeMap<String, Object>,
-    /// By key and upload id, as they are listed.
+    /// By key and upload id, the order of the listing.
     pub(crate) uploads: BTreeMap<(String, String), Upload>,
-    pub(crate) uploads_begun: u64,
+    pub(crate) uploads_created: u64,
 }
 
 #[derive(Clone)]
@@ -30,12 +30,12 @@ pub(crate) struct Object {
 
 pub(crate) struct Upload {
     pub(crate) content_type: Option<String>,
-    pub(crate) begun: SystemTime,
+    pub(crate) created: SystemTime,
     pub(crate) parts: BTreeMap<i32, Object>,
 }
 
 impl Buckets {
-    pub(crate) fn make(&self, name: &str) {
+    pub(crate) fn create(&self, name: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), Bucket::default());
     }
 
@@ -55,7 +55,7 @@ impl Buckets {
 }
 
 impl Object {
-    pub(crate) fn of(bytes: Bytes, content_type: Option<String>) -> Object {
+    pub(crate) fn new(bytes: Bytes, content_type: Option<String>) -> Object {
         let etag = hex(&Md5::checksum(&bytes));
         Object { bytes, content_type, etag, modified: SystemTime::now() }
     }
@@ -78,8 +78,8 @@ pub(crate) fn unhex(text: &str) -> Option<String> {
     String::from_utf8(bytes.collect::<Option<_>>()?).ok()
 }
 
-/// A key as a listing writes it: XML cannot hold them all, so clients ask for them encoded.
-pub(crate) fn written(key: &str, encoding: Option<&EncodingType>) -> String {
+/// A key in a listing. Clients ask for encoded keys, because XML cannot contain all characters.
+pub(crate) fn encode_key(key: &str, encoding: Option<&EncodingType>) -> String {
     if encoding.is_none_or(|encoding| encoding.as_str() != EncodingType::URL) {
         return key.to_owned();
     }

@@ -1,5 +1,5 @@
-//! An S3 server in the process of the tests: `s3s` reads the requests and checks their signatures as AWS does,
-//! and what it lets through is kept in memory. Its pages are small, so that no listing fits on one.
+//! An S3 server inside the test process. `s3s` reads the requests and verifies their signatures like AWS. The data is
+//! in memory. Pages are small, so that every listing has several.
 
 mod bucket;
 mod objects;
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use objects::KEYS_PER_PAGE;
 
-/// The region that requests must be signed for.
+/// Requests must be signed for this region.
 pub const REGION: &str = "eu-north-1";
 pub const ACCESS_KEY: &str = "STRICTKEY";
 pub const SECRET_KEY: &str = "a secret of the strict server";
 
-/// As long as the process.
+/// Runs until the process ends.
 pub struct StrictS3 {
     address: SocketAddr,
     buckets: bucket::Buckets,
@@ -28,7 +28,7 @@ pub struct StrictS3 {
 ///
 /// # Panics
 ///
-/// Panics where it cannot be started: tests without their server must fail, not pass unrun.
+/// Panics if it cannot be started. A test without its server must fail.
 pub fn shared() -> &'static StrictS3 {
     static SHARED: OnceLock<StrictS3> = OnceLock::new();
     SHARED.get_or_init(|| {
@@ -39,7 +39,7 @@ pub fn shared() -> &'static StrictS3 {
 }
 
 impl StrictS3 {
-    /// Where clients find the server: buckets in the path.
+    /// The URL of the server, with buckets in the path.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -48,17 +48,17 @@ impl StrictS3 {
         self.address
     }
 
-    /// Makes an empty bucket under a name nobody else uses, and returns the name.
+    /// Creates an empty bucket with a unique name, and returns the name.
     pub fn create_bucket(&self) -> String {
-        static MADE: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("strict-{}", MADE.fetch_add(1, Ordering::Relaxed));
-        self.buckets.make(&name);
+        static CREATED: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("strict-{}", CREATED.fetch_add(1, Ordering::Relaxed));
+        self.buckets.create(&name);
         name
     }
 
-    /// Puts an object of somebody else, under any key whatever.
+    /// Inserts an object that no client uploaded, under any key.
     pub fn insert_object(&self, bucket: &str, key: &str, bytes: &[u8]) {
-        let object = bucket::Object::of(bytes.to_vec().into(), None);
+        let object = bucket::Object::new(bytes.to_vec().into(), None);
         self.buckets.with(bucket, |bucket| bucket.objects.insert(key.to_owned(), object)).expect("a bucket");
     }
 }

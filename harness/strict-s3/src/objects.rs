@@ -1,4 +1,4 @@
-//! Whole objects: put, read, listed, deleted, under the conditions that S3 knows.
+//! Objects: put, get, list and delete, with the conditions of S3.
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
@@ -6,13 +6,13 @@ use s3s::checksum::ChecksumHasher;
 use s3s::dto::*;
 use s3s::{S3Result, s3_error};
 
-use crate::bucket::{Bucket, Buckets, Object as Stored, hex, unhex, written};
+use crate::bucket::{Bucket, Buckets, Object as Stored, encode_key, hex, unhex};
 
-/// Fewer than S3 would give, which a server may: so that listings come in pages without thousands of keys.
+/// A server may return fewer keys than requested. So listings have several pages without thousands of keys.
 pub const KEYS_PER_PAGE: usize = 7;
 const DELETE_MAX: usize = 1_000;
 
-pub(crate) async fn whole(body: Option<StreamingBlob>, length: Option<i64>) -> S3Result<Bytes> {
+pub(crate) async fn read_body(body: Option<StreamingBlob>, length: Option<i64>) -> S3Result<Bytes> {
     let body = body.ok_or_else(|| s3_error!(IncompleteBody))?;
     let chunks: Vec<Bytes> = body.try_collect().await.map_err(|_| s3_error!(IncompleteBody))?;
     let bytes = chunks.concat();
@@ -23,7 +23,7 @@ pub(crate) async fn whole(body: Option<StreamingBlob>, length: Option<i64>) -> S
     }
 }
 
-fn met(condition: &ETagCondition, found: Option<&Stored>) -> bool {
+fn is_met(condition: &ETagCondition, found: Option<&Stored>) -> bool {
     match (condition, found) {
         (_, None) => false,
         (ETagCondition::Any, Some(_)) => true,
@@ -31,13 +31,13 @@ fn met(condition: &ETagCondition, found: Option<&Stored>) -> bool {
     }
 }
 
-fn found<'a>(bucket: &'a Bucket, key: &str) -> S3Result<&'a Stored> {
+fn find<'a>(bucket: &'a Bucket, key: &str) -> S3Result<&'a Stored> {
     bucket.objects.get(key).ok_or_else(|| s3_error!(NoSuchKey, "The specified key does not exist"))
 }
 
 impl Buckets {
     pub(crate) async fn put(&self, input: PutObjectInput) -> S3Result<PutObjectOutput> {
-        let bytes = whole(input.body, input.content_length).await?;
+        let bytes = read_body(input.body, input.content_length).await?;
         let mut hasher = ChecksumHasher { sha256: Some(Default::default()), ..Default::default() };
         hasher.update(&bytes);
         if input.checksum_sha256.is_some() && input.checksum_sha256 != hasher.finalize().checksum_sha256 {
@@ -46,11 +46,11 @@ impl Buckets {
                 "The SHA256 you specified did not match the calculated checksum"
             ));
         }
-        let object = Stored::of(bytes, input.content_type);
+        let object = Stored::new(bytes, input.content_type);
         let e_tag = Some(ETag::Strong(object.etag.clone()));
         self.try_with(&input.bucket, |bucket| {
             let before = bucket.objects.get(&input.key);
-            if input.if_none_match.is_some_and(|condition| met(&condition, before)) {
+            if input.if_none_match.is_some_and(|condition| is_met(&condition, before)) {
                 return Err(s3_error!(PreconditionFailed));
             }
             bucket.objects.insert(input.key, object);
@@ -60,7 +60,7 @@ impl Buckets {
     }
 
     pub(crate) fn head(&self, input: &HeadObjectInput) -> S3Result<HeadObjectOutput> {
-        let object = self.try_with(&input.bucket, |bucket| found(bucket, &input.key).cloned())?;
+        let object = self.try_with(&input.bucket, |bucket| find(bucket, &input.key).cloned())?;
         if input.version_id.is_some() {
             return Err(s3_error!(NoSuchVersion));
         }
@@ -74,11 +74,11 @@ impl Buckets {
     }
 
     pub(crate) fn get(&self, input: &GetObjectInput) -> S3Result<GetObjectOutput> {
-        let object = self.try_with(&input.bucket, |bucket| found(bucket, &input.key).cloned())?;
+        let object = self.try_with(&input.bucket, |bucket| find(bucket, &input.key).cloned())?;
         if input.version_id.is_some() {
             return Err(s3_error!(NoSuchVersion));
         }
-        if input.if_match.as_ref().is_some_and(|condition| !met(condition, Some(&object))) {
+        if input.if_match.as_ref().is_some_and(|condition| !is_met(condition, Some(&object))) {
             return Err(s3_error!(PreconditionFailed));
         }
         let size = object.bytes.len() as u64;
@@ -105,7 +105,7 @@ impl Buckets {
         Ok(DeleteObjectOutput::default())
     }
 
-    pub(crate) fn delete_named(&self, input: DeleteObjectsInput) -> S3Result<DeleteObjectsOutput> {
+    pub(crate) fn delete_many(&self, input: DeleteObjectsInput) -> S3Result<DeleteObjectsOutput> {
         let named = input.delete.objects;
         if named.is_empty() || named.len() > DELETE_MAX {
             return Err(s3_error!(MalformedXML));
@@ -122,7 +122,7 @@ impl Buckets {
 
     pub(crate) fn list(&self, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
         let prefix = input.prefix.clone().unwrap_or_default();
-        // The token is the last key of the page before, in letters that XML can hold.
+        // The token is the last key of the previous page, in hexadecimal digits, because XML cannot contain all keys.
         let token = input.continuation_token.as_deref();
         let token = token.map(|token| unhex(token).ok_or_else(|| s3_error!(InvalidArgument))).transpose()?;
         let after = token.or_else(|| input.start_after.clone());
@@ -137,7 +137,7 @@ impl Buckets {
             for (key, object) in rest.by_ref().take(most) {
                 last = Some(key.clone());
                 page.push(Object {
-                    key: Some(written(key, encoding)),
+                    key: Some(encode_key(key, encoding)),
                     size: object.size(),
                     last_modified: object.modified(),
                     e_tag: Some(ETag::Strong(object.etag.clone())),
@@ -154,7 +154,7 @@ impl Buckets {
             next_continuation_token: next.map(|key| hex(key.as_bytes())),
             continuation_token: input.continuation_token,
             name: Some(input.bucket),
-            prefix: Some(written(&prefix, encoding)),
+            prefix: Some(encode_key(&prefix, encoding)),
             encoding_type: input.encoding_type,
             ..Default::default()
         })

@@ -1,4 +1,4 @@
-//! The listening side: a thread with a runtime of its own, for a test's runtime ends with the test.
+//! Accepts connections in a thread with its own runtime, because a test's runtime ends with the test.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -25,7 +25,7 @@ pub(crate) fn start(buckets: Buckets) -> std::io::Result<SocketAddr> {
 async fn serve(listener: std::net::TcpListener, buckets: Buckets) -> std::io::Result<()> {
     let mut service = S3ServiceBuilder::new(buckets);
     service.set_auth(OneKey);
-    service.set_access(OfThisRegion);
+    service.set_access(OneRegion);
     let service = service.build();
     let listener = tokio::net::TcpListener::from_std(listener)?;
     loop {
@@ -33,13 +33,13 @@ async fn serve(listener: std::net::TcpListener, buckets: Buckets) -> std::io::Re
         let service = service.clone();
         tokio::spawn(async move {
             let http = auto::Builder::new(TokioExecutor::new());
-            // A client that hangs up is no matter of ours.
+            // A client may disconnect at any time.
             let _ = http.serve_connection(TokioIo::new(socket), service).await;
         });
     }
 }
 
-/// `s3s` has one such of its own, but it says of unknown keys what AWS does not.
+/// Not the implementation of `s3s`, because its error for unknown keys differs from that of AWS.
 struct OneKey;
 
 #[async_trait::async_trait]
@@ -52,11 +52,11 @@ impl S3Auth for OneKey {
     }
 }
 
-/// `s3s` checks that a request is signed for the region it names, and leaves it to us which that may be.
-struct OfThisRegion;
+/// `s3s` verifies the signature for the region that the request names. This checks that it is the server's region.
+struct OneRegion;
 
 #[async_trait::async_trait]
-impl S3Access for OfThisRegion {
+impl S3Access for OneRegion {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
         if context.credentials().is_none() {
             return Err(s3_error!(AccessDenied, "Signature is required"));

@@ -1,4 +1,4 @@
-//! Just enough of AMQP 0-9-1 to put a message into a queue, know that it is safe, and get it back.
+//! A minimal AMQP 0-9-1 client: publishes a message with confirmation, and gets it back.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,13 +9,13 @@ const HEADER: u8 = 2;
 const BODY: u8 = 3;
 const END: u8 = 0xCE;
 
-/// A connection with one channel, on which publishing is confirmed.
+/// A connection with one channel and publisher confirms.
 pub struct Client {
     stream: TcpStream,
 }
 
 impl Client {
-    /// `None` where the server refuses: there is no such virtual host, say.
+    /// `None`: the server refuses, for example because the virtual host does not exist.
     pub fn connect(url: &str) -> Option<Self> {
         let (_, address) = url.split_once('@')?;
         let (address, vhost) = address.split_once('/')?;
@@ -29,7 +29,7 @@ impl Client {
             &[&method(10, 11), &long(b""), &short("PLAIN"), &long(b"\0guest\0guest"), &short("en_US")],
         );
         let limits = client.answer(10, 30)?;
-        // The server's own limits, but no heartbeats.
+        // The server's limits, but no heartbeats.
         client.send(0, &[&method(10, 31), limits.get(..6)?, &[0, 0]]);
         client.send(0, &[&method(10, 40), &short(&vhost.replace("%2f", "/")), &short(""), &[0]]);
         client.answer(10, 41)?;
@@ -40,24 +40,24 @@ impl Client {
         Some(client)
     }
 
-    /// A durable queue of the type, `classic` or `quorum`.
+    /// Declares a durable queue of the type `classic` or `quorum`.
     pub fn declare(&mut self, queue: &str, kind: &str) {
         let arguments = [&short("x-queue-type")[..], b"S", &long(kind.as_bytes())].concat();
         self.send(1, &[&method(50, 10), &[0, 0], &short(queue), &[2], &long(&arguments)]);
         self.answer(50, 11).expect("declared");
     }
 
-    /// Returns when the server has made itself answerable for the message.
+    /// Returns when the server has confirmed the message.
     pub fn publish(&mut self, queue: &str, body: &str) {
         self.send(1, &[&method(60, 40), &[0, 0], &short(""), &short(queue), &[0]]);
         let length = u64::try_from(body.len()).expect("a length").to_be_bytes();
-        // The one property is that the message is persistent.
+        // The only property: the message is persistent.
         self.frame(HEADER, 1, &[&[0, 60, 0, 0], &length, &[0x10, 0, 2]]);
         self.frame(BODY, 1, &[body.as_bytes()]);
         self.answer(60, 80).expect("confirmed");
     }
 
-    /// Takes the next message off the queue; `None` where there is no message, or no queue.
+    /// Removes the next message from the queue. `None`: there is no message, or no queue.
     pub fn get(&mut self, queue: &str) -> Option<String> {
         self.send(1, &[&method(60, 70), &[0, 0], &short(queue), &[1]]);
         self.answer(60, 71)?;
@@ -66,7 +66,7 @@ impl Client {
         String::from_utf8(body).ok()
     }
 
-    /// The arguments of the answer that is expected next; `None` for any other.
+    /// The arguments of the expected answer. `None`: another answer came.
     fn answer(&mut self, class: u16, number: u16) -> Option<Vec<u8>> {
         let (kind, payload) = self.receive()?;
         let arguments = payload.strip_prefix(&method(class, number)[..])?;
