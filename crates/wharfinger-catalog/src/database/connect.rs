@@ -14,7 +14,7 @@ use crate::error::CatalogError;
 pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(15);
 const TRY_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// While the server is away, a call fails after this time.
+/// A call that gets no connection fails after this time.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// PostgreSQL 13.0, as `server_version_num`.
 const SERVER_VERSION_MIN: u32 = 130_000;
@@ -54,13 +54,13 @@ pub(crate) fn is_disconnected(error: &sqlx::Error) -> bool {
             matches!(&*code, "57P01" | "57P02" | "57P03" | "25006") || code.starts_with("08")
         }),
         // A proxy without a server accepts the connection and closes it. The driver (sqlx 0.9) reads a zero and reports
-        // it with this text. `a_server_that_comes_late_is_used` fails if the text changes.
+        // it with this text. `a_database_that_starts_late_is_used` fails if the text changes.
         sqlx::Error::Protocol(problem) => problem.contains("SSLRequest: 0x00"),
         _ => false,
     }
 }
 
-/// Opens the pools of a usable server. The error says what to do about an unusable one.
+/// Opens the pools of a usable server. The error says why a server is unusable.
 pub(crate) async fn open(
     url: &str,
     schema: &str,

@@ -1,4 +1,4 @@
-//! `wharfinger doctor` and `migrate`: what is wrong is said, with how to mend it.
+//! `wharfinger doctor` and `migrate`: each problem is reported with what to do.
 
 use serde_json::{Value, json};
 use sqlx::ConnectOptions as _;
@@ -11,40 +11,40 @@ fn checks(ran: &Ran) -> Vec<(String, bool)> {
     let list = report["checks"].as_array().expect("a list");
     let all = list.iter().map(|check| {
         assert!(check["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{check}");
-        (check["check"].as_str().expect("a name").to_owned(), check["ok"].as_bool().expect("a word"))
+        (check["check"].as_str().expect("a name").to_owned(), check["ok"].as_bool().expect("a boolean"))
     });
     let all: Vec<_> = all.collect();
     assert_eq!(report["ok"], Value::Bool(all.iter().all(|(_, ok)| *ok)));
     all
 }
 
-fn wrong(ran: &Ran) -> Vec<String> {
+fn failed_checks(ran: &Ran) -> Vec<String> {
     checks(ran).into_iter().filter(|(_, ok)| !ok).map(|(name, _)| name).collect()
 }
 
 #[test]
-fn a_healthy_place_passes_every_check() {
+fn a_healthy_installation_passes_every_check() {
     let place = Place::new();
     place.run(&["migrate"]).expect(0);
     let ran = place.run(&["doctor", "--json"]).expect(0);
     let names: Vec<String> = checks(&ran).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["settings", "tokens", "catalog", "blobs", "search", "audit", "cleanups"]);
-    assert_eq!(wrong(&ran), Vec::<String>::new());
+    assert_eq!(failed_checks(&ran), Vec::<String>::new());
     let plain = place.run(&["doctor"]).expect(0).stdout;
     assert_eq!(plain.lines().filter(|line| line.starts_with("ok ")).count(), 7, "{plain}");
 }
 
-/// It looks and changes nothing: what it made on a bare mount point would pass for the real thing.
+/// If doctor created a database or a store on an unmounted mount point, it would later pass for the real one.
 #[test]
-fn a_place_where_nothing_has_run_is_left_as_it_is() {
+fn doctor_creates_nothing_in_an_empty_folder() {
     let place = Place::new();
     let ran = place.run(&["doctor", "--json"]).expect(0);
-    assert_eq!(wrong(&ran), Vec::<String>::new());
+    assert_eq!(failed_checks(&ran), Vec::<String>::new());
     assert!(!place.data().join("wharfinger.db").exists() && !place.data().join("blobs").exists());
 }
 
 #[test]
-fn a_database_of_another_kind_is_checked_too() {
+fn a_postgresql_database_is_checked_too() {
     let place = Place::new();
     let url = harness::postgres::shared().create_database();
     let environment = [
@@ -54,20 +54,20 @@ fn a_database_of_another_kind_is_checked_too() {
     let ran = place.run_with(&environment, &["doctor", "--json"]).expect(0);
     assert!(checks(&ran).contains(&("clock".to_owned(), true)), "{ran:?}");
 
-    let away = [("WHARFINGER_DATABASE_URL", "postgres://nobody@127.0.0.1:1/none"), environment[1]];
-    let ran = place.run_with(&away, &["doctor", "--json"]).expect(1);
-    assert_eq!(wrong(&ran), ["catalog"]);
-    assert!(ran.stdout.contains("WHARFINGER_DATABASE_URL: postgres://nobody@127.0.0.1:1/none"), "{ran:?}");
+    let unreachable = [("WHARFINGER_DATABASE_URL", "postgres://unknown@127.0.0.1:1/none"), environment[1]];
+    let ran = place.run_with(&unreachable, &["doctor", "--json"]).expect(1);
+    assert_eq!(failed_checks(&ran), ["catalog"]);
+    assert!(ran.stdout.contains("WHARFINGER_DATABASE_URL: postgres://unknown@127.0.0.1:1/none"), "{ran:?}");
 }
 
 #[test]
-fn what_is_broken_is_named_and_ends_with_one() {
+fn problems_are_reported_with_exit_code_1() {
     let place = Place::new();
     let blobs = place.write("not-a-folder", b"x");
     let environment = [("WHARFINGER_BLOB_URL", format!("file:{}", blobs.display()))];
     let environment = [(environment[0].0, environment[0].1.as_str())];
     let ran = place.run_with(&environment, &["doctor", "--json"]).expect(1);
-    assert_eq!(wrong(&ran), ["blobs"]);
+    assert_eq!(failed_checks(&ran), ["blobs"]);
     let refused = place.run_with(&environment, &["serve", "--listen", "127.0.0.1:0"]).expect(1);
     assert!(
         refused.stderr.contains("WHARFINGER_BLOB_URL") && refused.stderr.contains("not-a-folder"),
@@ -82,13 +82,13 @@ fn what_is_broken_is_named_and_ends_with_one() {
         let _ = std::fs::remove_file(place.data().join(leftover));
     }
     let ran = place.run(&["doctor", "--json"]).expect(1);
-    assert_eq!(wrong(&ran), ["catalog"]);
+    assert_eq!(failed_checks(&ran), ["catalog"]);
     place.run(&["migrate"]).expect(1);
     place.run(&["quota", "show", "t"]).expect(1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_cannot_be_deleted_are_reported() {
+async fn exhausted_cleanups_are_reported() {
     let place = Place::new();
     place.run(&["migrate"]).expect(0);
     let file = SqliteConnectOptions::new().filename(place.data().join("wharfinger.db"));
@@ -99,12 +99,12 @@ async fn bytes_that_cannot_be_deleted_are_reported() {
         0, 0, 1, 0, 0)";
     sqlx::query(exhausted).execute(&mut connection).await.expect("a row");
     let ran = place.run(&["doctor", "--json"]).expect(1);
-    assert_eq!(wrong(&ran), ["cleanups"]);
+    assert_eq!(failed_checks(&ran), ["cleanups"]);
     assert!(ran.stdout.contains("1 exhausted") && ran.stdout.contains("cleanup/pending"), "{ran:?}");
 }
 
 #[test]
-fn a_schema_is_made_once() {
+fn a_schema_is_created_once() {
     let postgres = harness::postgres::shared().create_database();
     for url in ["sqlite:", &postgres] {
         let place = Place::new();

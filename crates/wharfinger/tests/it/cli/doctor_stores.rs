@@ -1,5 +1,4 @@
-//! `wharfinger doctor` and the start of a server, with a store that is wrong in one way at a time: each is said in a
-//! line that names what to mend.
+//! `wharfinger doctor` and `serve` with a store that has one problem: each problem is one line with what to do.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -11,7 +10,7 @@ use serde_json::Value;
 
 use super::program::{Place, Ran};
 
-/// A store as the environment describes it.
+/// The settings of a store.
 #[derive(Clone)]
 struct Store {
     url: String,
@@ -46,8 +45,8 @@ impl Store {
     }
 }
 
-/// What the checks of this name say.
-fn said(ran: &Ran, check: &str) -> (bool, String) {
+/// Whether all checks with this name are ok, and their details.
+fn result(ran: &Ran, check: &str) -> (bool, String) {
     let [report] = &ran.json()[..] else { panic!("one object: {ran:?}") };
     let of_name = |c: &&Value| c["check"] == check;
     let found: Vec<&Value> = report["checks"].as_array().expect("a list").iter().filter(of_name).collect();
@@ -56,58 +55,58 @@ fn said(ran: &Ran, check: &str) -> (bool, String) {
     (ok, found.iter().filter_map(|check| check["detail"].as_str()).collect::<Vec<_>>().join("; "))
 }
 
-/// Doctor says what is wrong, and a server does not start.
+/// `doctor` reports the problem, and `serve` refuses to start.
 #[track_caller]
-fn both_say(store: &Store, words: &[&str]) {
+fn both_report(store: &Store, words: &[&str]) {
     let place = Place::new();
     let ran = store.run(&place, &["doctor", "--json"]).expect(1);
-    let (ok, detail) = said(&ran, "blobs");
+    let (ok, detail) = result(&ran, "blobs");
     assert!(!ok);
     let refused = store.run(&place, &["serve", "--listen", "127.0.0.1:0"]).expect(1);
-    for said in [&detail, &refused.stderr] {
-        assert!(said.contains("WHARFINGER_BLOB_URL"), "{said}");
+    for report in [&detail, &refused.stderr] {
+        assert!(report.contains("WHARFINGER_BLOB_URL"), "{report}");
         for word in words {
-            assert!(said.contains(word), "{word} in {said}");
+            assert!(report.contains(word), "{word} in {report}");
         }
     }
 }
 
 #[test]
-fn what_a_good_store_enforces_is_said() {
+fn doctor_lists_what_the_store_enforces() {
     let (place, store) = (Place::new(), Store::new());
     let ran = store.run(&place, &["doctor", "--json"]).expect(0);
-    let (ok, detail) = said(&ran, "blobs");
+    let (ok, detail) = result(&ran, "blobs");
     assert!(ok && detail.contains("enforces size, content type, create-only"), "{detail}");
     assert!(detail.contains("confirm or a sweep checks the rest: checksum, the end of a file"), "{detail}");
 
     let served = place.serve(&store.environment());
-    let ready = reqwest_get(&format!("{}/readyz", served.url));
+    let ready = get_json(&format!("{}/readyz", served.url));
     let blobs = &ready["backends"][1];
     assert_eq!((blobs["kind"].as_str(), blobs["ok"].as_bool()), (Some("s3"), Some(true)), "{ready}");
     assert_eq!(blobs["enforces"], serde_json::json!(["size", "content type", "create-only"]));
     let ran = store.run(&place, &["doctor", "--json"]).expect(0);
-    assert_eq!(said(&ran, "store"), (true, "belongs to this catalog".to_owned()));
+    assert_eq!(result(&ran, "store"), (true, "belongs to this catalog".to_owned()));
 }
 
-fn reqwest_get(url: &str) -> Value {
+fn get_json(url: &str) -> Value {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async { reqwest::get(url).await.expect("an answer").json().await.expect("JSON") })
 }
 
 #[test]
-fn a_bucket_that_is_not_there() {
+fn a_missing_bucket_is_reported() {
     let store = Store { url: "s3://no-such-bucket-here/x".into(), ..Store::new() };
-    both_say(&store, &["NoSuchBucket", "check the name"]);
+    both_report(&store, &["NoSuchBucket", "check the name"]);
 }
 
 #[test]
-fn a_secret_that_is_wrong() {
+fn a_wrong_secret_is_reported() {
     let store = Store { secret_key: "wrong".repeat(8), ..Store::new() };
-    both_say(&store, &["SignatureDoesNotMatch", "check AWS_ACCESS_KEY_ID"]);
+    both_report(&store, &["SignatureDoesNotMatch", "check AWS_ACCESS_KEY_ID"]);
 }
 
 #[test]
-fn keys_that_may_not_write_or_delete() {
+fn missing_rights_are_reported() {
     let gateway = radosgw::shared();
     for (rights, words) in [
         (Rights::ReadOnly, "will not let us write objects"),
@@ -117,20 +116,20 @@ fn keys_that_may_not_write_or_delete() {
         let keys = gateway.add_keys(rights).expect("keys");
         let mut store = Store::new();
         if matches!(rights, Rights::WithoutDelete) {
-            // They reach only buckets of their own.
+            // These keys can use only buckets that they created.
             let bucket = format!("own-{}", keys.access_key.to_lowercase());
-            let made = gateway.request_as(&keys, "PUT", &format!("/{bucket}"), b"").expect("answered");
-            assert_eq!(made.status, 200);
+            let created = gateway.request_as(&keys, "PUT", &format!("/{bucket}"), b"").expect("answered");
+            assert_eq!(created.status, 200);
             store.url = format!("s3://{bucket}");
         }
         (store.access_key, store.secret_key) = (keys.access_key, keys.secret_key);
-        both_say(&store, &[words, "AccessDenied"]);
+        both_report(&store, &[words, "AccessDenied"]);
     }
 }
 
-/// A proxy's login page, a wrong port: something that answers, but not as S3 does.
+/// The login page of a proxy, or a wrong port.
 #[test]
-fn an_endpoint_that_answers_html() {
+fn an_endpoint_that_answers_html_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
     std::thread::spawn(move || {
@@ -145,20 +144,20 @@ fn an_endpoint_that_answers_html() {
     });
     let store = Store { endpoint, ..Store::new() };
     let ran = store.run(&Place::new(), &["doctor", "--json"]).expect(1);
-    let (ok, detail) = said(&ran, "blobs");
+    let (ok, detail) = result(&ran, "blobs");
     assert!(!ok && detail.contains("not S3's: check AWS_ENDPOINT_URL"), "{detail}");
 }
 
 #[test]
-fn an_endpoint_where_nobody_listens() {
+fn an_endpoint_that_refuses_connections_is_reported() {
     let store = Store { endpoint: "http://127.0.0.1:1".into(), ..Store::new() };
     let ran = store.run(&Place::new(), &["doctor", "--json"]).expect(1);
-    let (ok, detail) = said(&ran, "blobs");
+    let (ok, detail) = result(&ran, "blobs");
     assert!(!ok && detail.contains("refused"), "{detail}");
 }
 
 #[test]
-fn a_clock_that_is_ten_minutes_off() {
+fn a_clock_with_a_large_offset_is_reported() {
     let root = packages::unpack(&["libfaketime"]).expect("libfaketime");
     let find =
         Command::new("find").arg(&root).args(["-name", "libfaketime.so.1"]).output().expect("find runs");
@@ -169,9 +168,9 @@ fn a_clock_that_is_ten_minutes_off() {
         let environment =
             [&store.environment()[..], &[("LD_PRELOAD", &library), ("FAKETIME", offset)]].concat();
         let ran = place.run_with(&environment, &["doctor", "--json"]).expect(1);
-        let (ok, detail) = said(&ran, "clock");
+        let (ok, detail) = result(&ran, "clock");
         assert!(!ok && detail.contains(words) && detail.contains("NTP"), "{detail}");
-        assert!(said(&ran, "blobs").0, "what is signed by the store's own clock works all the same: {ran:?}");
+        assert!(result(&ran, "blobs").0, "requests are signed with the store's time: {ran:?}");
         let served = place.serve(&environment);
         served.terminate();
         assert!(place.log().contains(words), "{}", place.log());

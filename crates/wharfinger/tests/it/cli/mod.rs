@@ -1,4 +1,4 @@
-//! The command line, run as people run it: the real program in a folder of its own.
+//! The command line: the real program, run in an empty folder.
 
 mod database;
 mod doctor;

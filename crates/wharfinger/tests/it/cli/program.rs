@@ -1,4 +1,4 @@
-//! The real program: run to its end, or serving until it is told to stop.
+//! Runs the real program: a command to its end, or a server until it is stopped.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
@@ -8,10 +8,10 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A working folder in which nothing is configured.
+/// A working folder without any settings.
 pub struct Place(TempDir);
 
-/// What a command left behind.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -43,7 +43,7 @@ impl Ran {
         self.stdout.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
     }
 
-    /// Refused as wrong usage, in one line that names what is wrong.
+    /// Expects exit code 2 and one line on stderr that contains `named`.
     #[track_caller]
     pub fn expect_usage(self, named: &str) {
         assert_eq!((self.code, self.stdout.as_str()), (2, ""), "{self:?}");
@@ -54,7 +54,7 @@ impl Ran {
 
 impl Place {
     pub fn new() -> Place {
-        // Tests beside this one build clients of their own.
+        // Other tests of this process build their own TLS clients, which need the provider.
         wharfinger_calls::tls::install_provider();
         Place(tempfile::tempdir().expect("a temporary folder"))
     }
@@ -74,7 +74,7 @@ impl Place {
         path
     }
 
-    /// The program with nothing in its environment that could configure it.
+    /// The program with an empty environment, so that nothing configures it.
     pub fn command(&self, arguments: &[impl AsRef<OsStr>]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wharfinger"));
         command.args(arguments).current_dir(self.path()).env_clear().stdin(Stdio::null());
@@ -107,12 +107,12 @@ impl Place {
         self.serve_with(&["--listen", "127.0.0.1:0", "--role", roles], environment)
     }
 
-    /// Serves until stopped; answers when it has said where. What it logs is appended to a file.
+    /// Starts a server and returns when it has printed its address. The log is appended to a file.
     fn serve_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Served {
         let log = std::fs::File::options().create(true).append(true).open(self.path().join("log"));
         let mut child = self
             .command(&[&["serve"], arguments].concat())
-            // Most tests are about uploads: what is confirmed is ready at once, unless the test says otherwise.
+            // Without stages a confirmed file is ready at once, which most tests expect.
             .env("PIPELINE_STAGES", "")
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
@@ -139,18 +139,18 @@ pub struct Served {
 }
 
 impl Served {
-    /// Where it listens, without the scheme.
+    /// The address without the scheme.
     pub fn address(&self) -> &str {
         self.url.trim_start_matches("http://")
     }
 
-    /// What it printed after its first line, up to a line that begins like this.
+    /// The lines after the first one, up to a line that starts with `start`.
     pub fn read_until(&mut self, start: &str) -> Vec<String> {
         let mut lines = Vec::new();
         loop {
             let mut line = String::new();
             let read = self.stdout.read_line(&mut line).expect("a line");
-            assert!(read > 0, "no line begins with {start:?}: {lines:?}");
+            assert!(read > 0, "no line starts with {start:?}: {lines:?}");
             lines.push(line.trim_end_matches('\n').to_owned());
             if line.starts_with(start) {
                 return lines;
@@ -158,7 +158,7 @@ impl Served {
         }
     }
 
-    /// Everything it has still to say; ends when it does.
+    /// The remaining output. Returns when the server has ended.
     pub fn rest(&mut self) -> String {
         std::io::read_to_string(&mut self.stdout).expect("text")
     }
@@ -185,7 +185,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Already ended where the test came to its own end.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

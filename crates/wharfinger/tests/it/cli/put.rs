@@ -1,4 +1,4 @@
-//! `wharfinger put`: files and folders of every shape, each uploaded once and told of.
+//! `wharfinger put`: files and folders with unusual names and sizes are uploaded once and reported.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,12 +16,12 @@ fn put(place: &Place, server: &TestApp, arguments: &[&str]) -> Ran {
     place.run_with(&environment, &[&["put"], arguments].concat())
 }
 
-/// What the server holds: the path in a file's metadata (or its name), and its bytes.
-async fn held(env: &TestEnv, server: &TestApp) -> BTreeMap<String, Vec<u8>> {
+/// All files of the server: the path in the metadata, or the name, with the bytes.
+async fn stored_files(env: &TestEnv, server: &TestApp) -> BTreeMap<String, Vec<u8>> {
     let files = server.me().get("/api/v2/files?limit=1000").await.expect(200)["files"].take();
     let files = files.as_array().expect("a list").clone();
     let count = files.len();
-    let held: BTreeMap<String, Vec<u8>> = files
+    let stored: BTreeMap<String, Vec<u8>> = files
         .into_iter()
         .map(|file| {
             assert_eq!(file["status"], "ready", "{file}");
@@ -35,12 +35,12 @@ async fn held(env: &TestEnv, server: &TestApp) -> BTreeMap<String, Vec<u8>> {
             (path.to_owned(), bytes)
         })
         .collect();
-    assert_eq!(held.len(), count, "each exactly once");
-    held
+    assert_eq!(stored.len(), count, "a file is there twice");
+    stored
 }
 
-/// A folder of files with names and shapes that trip programs up.
-fn odd_folder(place: &Place) -> BTreeMap<String, Vec<u8>> {
+/// A folder with unusual names, empty files, empty folders and a link.
+fn unusual_folder(place: &Place) -> BTreeMap<String, Vec<u8>> {
     let files = [
         ("plain.txt", b"plain".to_vec()),
         ("empty", Vec::new()),
@@ -64,20 +64,20 @@ fn odd_folder(place: &Place) -> BTreeMap<String, Vec<u8>> {
     files.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect()
 }
 
-async fn a_folder_is_uploaded_whole_and_a_second_time_not_at_all(database: Database) {
+async fn a_folder_is_uploaded_once_and_only_changes_are_uploaded_later(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let place = Place::new();
-    let wanted = odd_folder(&place);
+    let wanted = unusual_folder(&place);
     let first = put(&place, &server, &["folder"]).expect(0);
     assert!(first.stdout.ends_with("13 uploaded, 0 unchanged, 0 failed\n"), "{}", first.stdout);
-    assert_eq!(held(&env, &server).await, wanted);
+    assert_eq!(stored_files(&env, &server).await, wanted);
 
     let again = put(&place, &server, &["folder", "--json"]).expect(0).json();
     let (summary, each) = again.split_last().expect("a summary");
     assert_eq!(summary, &serde_json::json!({ "uploaded": 0, "unchanged": 13, "failed": 0 }));
     assert!(each.iter().all(|line| line["outcome"] == "unchanged" && line["status"] == "ready"), "{each:?}");
-    assert_eq!(held(&env, &server).await, wanted);
+    assert_eq!(stored_files(&env, &server).await, wanted);
     assert_eq!(env.scalar("SELECT COUNT(*) FROM files").await, 13);
     assert_eq!(env.scalar("SELECT COUNT(DISTINCT batch_id) FROM files").await, 1);
     assert_eq!(env.texts("SELECT status FROM upload_batches").await, ["completed"]);
@@ -90,7 +90,7 @@ async fn a_folder_is_uploaded_whole_and_a_second_time_not_at_all(database: Datab
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn what_was_deleted_since_or_is_asked_for_again_is_uploaded_again(database: Database) {
+async fn a_file_is_uploaded_again_after_a_delete_or_with_the_again_flag(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -119,7 +119,7 @@ async fn what_was_deleted_since_or_is_asked_for_again_is_uploaded_again(database
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_uploaded_is_told_of_and_stops_nothing_else() {
+async fn failed_files_are_reported_and_do_not_stop_the_others() {
     let env = TestEnv::with(Database::Sqlite, &[("MAX_FILE_SIZE_BYTES", "1000")]);
     let server = env.start().await;
     let place = Place::new();
@@ -138,7 +138,7 @@ async fn what_cannot_be_uploaded_is_told_of_and_stops_nothing_else() {
     let failed: BTreeMap<&str, &str> = each
         .iter()
         .filter(|line| line["outcome"] == "failed")
-        .map(|line| (line["path"].as_str().expect("a path"), line["error"].as_str().expect("words")))
+        .map(|line| (line["path"].as_str().expect("a path"), line["error"].as_str().expect("a text")))
         .collect();
     assert_eq!(failed.len(), 5, "{failed:?}");
     assert!(failed["nowhere"].contains("No such file"), "{failed:?}");
@@ -147,7 +147,7 @@ async fn what_cannot_be_uploaded_is_told_of_and_stops_nothing_else() {
     assert!(failed["folder/socket"].contains("not a regular file"), "{failed:?}");
     assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
     assert!(ran.stderr.contains("5 of 7"), "{ran:?}");
-    let names: Vec<String> = held(&env, &server).await.into_keys().collect();
+    let names: Vec<String> = stored_files(&env, &server).await.into_keys().collect();
     assert_eq!(names, ["good", "zlast"]);
 
     let plain = put(&place, &server, &["nowhere", "zlast"]).expect(1);
@@ -156,7 +156,7 @@ async fn what_cannot_be_uploaded_is_told_of_and_stops_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_that_time_does_not_mend_are_not_tried_again() {
+async fn permanent_refusals_are_not_retried() {
     let env = TestEnv::with(Database::Sqlite, &[("DEFAULT_TENANT_QUOTA_BYTES", "5")]);
     let server = env.start().await;
     let place = Place::new();
@@ -171,7 +171,7 @@ async fn refusals_that_time_does_not_mend_are_not_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_files_that_are_the_same_to_the_server_are_both_well() {
+async fn identical_files_are_uploaded_once_and_all_succeed() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let place = Place::new();
@@ -179,15 +179,15 @@ async fn two_files_that_are_the_same_to_the_server_are_both_well() {
     for folder in ["a", "b", "c"] {
         place.write(&format!("{folder}/name"), &bytes);
     }
-    // Named one by one they have no folder to tell them apart, and go the same way at the same time.
+    // Single files have no folder path, so the server cannot distinguish these three.
     let ran = put(&place, &server, &["a/name", "b/name", "c/name"]).expect(0);
     assert!(ran.stdout.ends_with("1 uploaded, 2 unchanged, 0 failed\n"), "{ran:?}");
-    assert_eq!(held(&env, &server).await.into_keys().collect::<Vec<_>>(), ["name"]);
+    assert_eq!(stored_files(&env, &server).await.into_keys().collect::<Vec<_>>(), ["name"]);
     oracle::all_is_healed(&env, &server).await;
 }
 
 #[test]
-fn without_files_or_a_token_it_is_wrong_usage() {
+fn put_without_files_or_a_token_is_wrong_usage() {
     let place = Place::new();
     place.write("a", "abc");
     assert!(!place.run(&["put"]).expect(2).stderr.is_empty());
@@ -195,11 +195,11 @@ fn without_files_or_a_token_it_is_wrong_usage() {
     for jobs in ["0", "65", "many"] {
         assert!(!place.run(&["put", "a", "--jobs", jobs]).expect(2).stderr.is_empty());
     }
-    assert!(!place.data().exists(), "a client makes no server's secrets");
+    assert!(!place.data().exists(), "a client creates no server secrets");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_output_for_machines_is_one_object_for_each_file() {
+async fn the_json_output_has_one_object_per_file() {
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start().await;
     let place = Place::new();
@@ -221,10 +221,14 @@ async fn the_output_for_machines_is_one_object_for_each_file() {
     assert_eq!(file["metadata"], serde_json::json!({ "path": "a" }));
     let single = put(&place, &server, &["f/a", "--again", "--json"]).expect(0).json();
     let path = format!("/api/v2/files/{}", single[0]["fileId"].as_str().expect("an id"));
-    assert_eq!(server.me().get(&path).await.expect(200)["metadata"], Value::Null, "a file has no folder");
+    assert_eq!(
+        server.me().get(&path).await.expect(200)["metadata"],
+        Value::Null,
+        "a single file has no folder path"
+    );
 }
 
 on_each_database!(
-    a_folder_is_uploaded_whole_and_a_second_time_not_at_all,
-    what_was_deleted_since_or_is_asked_for_again_is_uploaded_again,
+    a_folder_is_uploaded_once_and_only_changes_are_uploaded_later,
+    a_file_is_uploaded_again_after_a_delete_or_with_the_again_flag,
 );

@@ -1,4 +1,4 @@
-//! `wharfinger put` against the odds: a server that comes late or goes away, and a client that is killed.
+//! `wharfinger put` in difficult conditions: a server that starts late, a wrong server, and a client that is killed.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -26,14 +26,14 @@ fn finish(child: Child) -> Ran {
 }
 
 #[test]
-fn a_server_that_comes_late_is_waited_for() {
+fn put_waits_for_a_server_that_starts_late() {
     let place = Place::new();
     place.write("a", "abc");
     let token = place.token("t", "u", "user");
     let address = harness::free_address();
     let listener = TcpListener::bind(&address).expect("a free port");
     let child = spawn(&place, &format!("http://{address}"), &token, &["a", "--json"]);
-    // It has tried, and was turned away, before there is a server.
+    // The first connection is closed before the server starts.
     drop(listener.accept().expect("a first try"));
     drop(listener);
     let served = place.serve_at(&address, &[]);
@@ -43,13 +43,13 @@ fn a_server_that_comes_late_is_waited_for() {
 }
 
 #[test]
-fn a_server_that_never_comes_is_given_up_with_its_reason() {
+fn the_answer_of_a_wrong_server_is_reported() {
     let place = Place::new();
     place.write("a", "abc");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
-    let child = spawn(&place, &format!("http://{address}"), "token-of-nobody", &["a"]);
-    // A server that speaks another language does not get better by asking again.
+    let child = spawn(&place, &format!("http://{address}"), "token-to-hide", &["a"]);
+    // Another program answers at this address. A retry does not help.
     let answering = std::thread::spawn(move || {
         use std::io::{Read as _, Write as _};
         let (mut connection, _) = listener.accept().expect("a try");
@@ -60,21 +60,21 @@ fn a_server_that_never_comes_is_given_up_with_its_reason() {
     let ran = finish(child).expect(1);
     answering.join().expect("it answered");
     assert!(ran.stdout.contains("FAILED  a  404 what"), "{ran:?}");
-    assert!(!format!("{ran:?}").contains("token-of-nobody"), "{ran:?}");
+    assert!(!format!("{ran:?}").contains("token-to-hide"), "{ran:?}");
 }
 
-async fn killed_half_way_and_run_again_each_file_is_there_once(database: Database) {
+async fn after_kills_and_a_new_run_each_file_is_there_once(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
     let place = Place::new();
-    let mut wanted = BTreeMap::new();
+    let mut expected = BTreeMap::new();
     for n in 0..24_usize {
         let bytes = format!("{n}:").repeat(n * 1_000);
         place.write(&format!("folder/f{n}"), &bytes);
-        wanted.insert(format!("f{n}"), bytes.len() as u64);
+        expected.insert(format!("f{n}"), bytes.len() as u64);
     }
-    // Three kills at three moments: as soon as so many files are through, whatever the others are at.
+    // Each run is killed when it has reported this many files. Other files may be in any state.
     for lines_before_the_kill in [1, 2, 3] {
         let mut child = spawn(&place, &server.url, &me.token, &["folder", "--jobs", "3"]);
         let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -87,18 +87,18 @@ async fn killed_half_way_and_run_again_each_file_is_there_once(database: Databas
     let last = finish(spawn(&place, &server.url, &me.token, &["folder", "--json"])).expect(0).json();
     let summary = last.last().expect("a summary");
     assert_eq!(summary["failed"], 0, "{last:?}");
-    assert!(summary["unchanged"].as_u64() >= Some(3), "what was told of was not sent again: {summary}");
+    assert!(summary["unchanged"].as_u64() >= Some(3), "a reported file was sent again: {summary}");
 
     let files = me.get("/api/v2/files?limit=1000").await.expect(200)["files"].take();
     let text = |file: &Value, member: &str| file[member].as_str().expect("text").to_owned();
-    let mut held = BTreeMap::new();
+    let mut stored = BTreeMap::new();
     for file in files.as_array().expect("a list") {
         assert_eq!(file["status"], "ready", "{file}");
-        let before = held.insert(text(file, "fileName"), file["size"].as_u64().expect("a size"));
+        let before = stored.insert(text(file, "fileName"), file["size"].as_u64().expect("a size"));
         assert_eq!(before, None, "{} is there twice", file["fileName"]);
     }
-    assert_eq!(held, wanted);
-    assert_eq!(me.used().await, wanted.values().sum::<u64>());
+    assert_eq!(stored, expected);
+    assert_eq!(me.used().await, expected.values().sum::<u64>());
     assert_eq!(
         env.texts("SELECT status FROM upload_batches").await,
         ["completed"],
@@ -107,4 +107,4 @@ async fn killed_half_way_and_run_again_each_file_is_there_once(database: Databas
     oracle::all_is_healed(&env, &server).await;
 }
 
-on_each_database!(killed_half_way_and_run_again_each_file_is_there_once);
+on_each_database!(after_kills_and_a_new_run_each_file_is_there_once);

@@ -1,5 +1,5 @@
-//! `wharfinger put` of a large file: in parts side by side, through connections that are cut, by a client that is
-//! killed and run again, or cancelled half-way. `WHARFINGER_TEST_LARGE_BYTES` makes it larger.
+//! `wharfinger put` of a large file: parallel parts, cut connections, a client that is killed and runs again, and a
+//! delete during the upload. `WHARFINGER_TEST_LARGE_BYTES` sets the size.
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -22,11 +22,11 @@ const DEFAULT_BYTES: u64 = 150 << 20;
 const BLOCK_BYTES: usize = 1 << 20;
 
 fn large_bytes() -> u64 {
-    let wanted = std::env::var("WHARFINGER_TEST_LARGE_BYTES").ok();
-    wanted.map_or(DEFAULT_BYTES, |text| text.parse().expect("a number of bytes"))
+    let bytes = std::env::var("WHARFINGER_TEST_LARGE_BYTES").ok();
+    bytes.map_or(DEFAULT_BYTES, |text| text.parse().expect("a number of bytes"))
 }
 
-/// No two blocks alike, and a last one that is not whole. Answers the file and its SHA-256.
+/// Writes different blocks, and a last block that is not full. Returns the file and its SHA-256.
 fn make_file(place: &Place, size: u64) -> (PathBuf, String) {
     let path = place.path().join("large.bin");
     let mut file = std::io::BufWriter::new(std::fs::File::create(&path).expect("a file"));
@@ -47,7 +47,7 @@ fn make_file(place: &Place, size: u64) -> (PathBuf, String) {
     (path, to_hex(&hasher.finalize()))
 }
 
-/// In memory for what fits, on disk for what does not.
+/// Large files do not fit into memory, so their gateway uses the disk.
 fn gateway() -> &'static Radosgw {
     static ON_DISK: OnceLock<Radosgw> = OnceLock::new();
     if large_bytes() <= 1 << 30 {
@@ -56,7 +56,7 @@ fn gateway() -> &'static Radosgw {
     ON_DISK.get_or_init(|| Radosgw::start_with(Options { on_disk: true }).expect("a gateway"))
 }
 
-struct Scene {
+struct Fixture {
     place: Place,
     env: TestEnv,
     server: TestApp,
@@ -65,8 +65,8 @@ struct Scene {
     sum: String,
 }
 
-impl Scene {
-    async fn new(gateway: &Radosgw) -> Scene {
+impl Fixture {
+    async fn new(gateway: &Radosgw) -> Fixture {
         let proxy = Proxy::to(("127.0.0.1", gateway.port())).expect("a proxy");
         let public = format!("http://{}", proxy.addr());
         let settings = [
@@ -84,7 +84,7 @@ impl Scene {
             .expect(200);
         let place = Place::new();
         let (file, sum) = make_file(&place, large_bytes() + 5);
-        Scene { place, env, server, proxy, file, sum }
+        Fixture { place, env, server, proxy, file, sum }
     }
 
     fn put(&self) -> Child {
@@ -94,8 +94,8 @@ impl Scene {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts")
     }
 
-    async fn ends(&self, child: Child) -> Ran {
-        let ended = tokio::task::spawn_blocking(move || child.wait_with_output().expect("it ends"));
+    async fn finish(&self, child: Child) -> Ran {
+        let ended = tokio::task::spawn_blocking(move || child.wait_with_output().expect("the program ends"));
         Ran::from(ended.await.expect("waited for"))
     }
 
@@ -108,24 +108,24 @@ impl Scene {
         parts.list_parts(&key, &upload.upload_id).await.map_or(0, |parts| parts.len())
     }
 
-    /// An upload in its midst, by connections that die in the middle of their third part. Whoever watches may be held
-    /// up until it is over, and then it is begun anew.
-    async fn in_its_midst(count: usize) -> (Scene, Child) {
+    /// Starts an upload and returns when the store has `count` parts. Connections are cut in the middle of their third
+    /// part. If the upload ends before this is seen, the next attempt starts.
+    async fn with_parts(count: usize) -> (Fixture, Child) {
         for _ in 0..10 {
-            let scene = Scene::new(gateway()).await;
-            scene.proxy.cut_after(40 << 20);
-            let mut child = scene.put();
+            let fixture = Fixture::new(gateway()).await;
+            fixture.proxy.cut_after(40 << 20);
+            let mut child = fixture.put();
             let started = Instant::now();
             while child.try_wait().expect("a child").is_none() {
-                if scene.parts().await >= count {
-                    return (scene, child);
+                if fixture.parts().await >= count {
+                    return (fixture, child);
                 }
-                assert!(started.elapsed() < Duration::from_secs(300), "it does not come on");
+                assert!(started.elapsed() < Duration::from_secs(300), "the upload makes no progress");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            scene.ends(child).await.expect(0);
+            fixture.finish(child).await.expect(0);
         }
-        panic!("it was never seen in its midst")
+        panic!("no upload was seen in progress")
     }
 
     async fn sum_of_download(&self, id: &str) -> String {
@@ -133,14 +133,14 @@ impl Scene {
         let url = answer.headers["location"].to_str().expect("a URL").to_owned();
         let mut bytes = self.server.http.get(url).send().await.expect("an answer").bytes_stream();
         let mut hasher = Sha256::new();
-        while let Some(chunk) = bytes.try_next().await.expect("whole") {
+        while let Some(chunk) = bytes.try_next().await.expect("all bytes") {
             hasher.update(&chunk);
         }
         to_hex(&hasher.finalize())
     }
 }
 
-fn same_bytes(path: &Path, sum: &str) -> bool {
+fn has_checksum(path: &Path, sum: &str) -> bool {
     let mut file = std::fs::File::open(path).expect("the file");
     let mut hasher = Sha256::new();
     let mut block = vec![0; BLOCK_BYTES];
@@ -153,39 +153,39 @@ fn same_bytes(path: &Path, sum: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cut_off_and_killed_it_goes_on_and_is_whole() {
-    let (scene, mut first) = Scene::in_its_midst(4).await;
+async fn a_cut_and_killed_upload_resumes_and_is_complete() {
+    let (fixture, mut first) = Fixture::with_parts(4).await;
     first.kill().expect("killed");
     first.wait().expect("it ends");
-    assert!(scene.parts().await >= 4);
-    let child = scene.put();
-    let ran = scene.ends(child).await.expect(0).json();
+    assert!(fixture.parts().await >= 4);
+    let child = fixture.put();
+    let ran = fixture.finish(child).await.expect(0).json();
     assert_eq!(ran[0]["outcome"], "uploaded", "{ran:?}");
     let id = ran[0]["fileId"].as_str().expect("an id").to_owned();
-    let file = scene.server.me().get(&format!("/api/v2/files/{id}")).await.expect(200);
+    let file = fixture.server.me().get(&format!("/api/v2/files/{id}")).await.expect(200);
     assert_eq!(
         (file["status"].as_str(), file["checksumSha256"].as_str()),
-        (Some("ready"), Some(scene.sum.as_str()))
+        (Some("ready"), Some(fixture.sum.as_str()))
     );
-    scene.proxy.cut_after(None);
-    assert!(same_bytes(&scene.file, &scene.sum));
-    assert_eq!(scene.sum_of_download(&id).await, scene.sum);
-    oracle::all_is_healed(&scene.env, &scene.server).await;
+    fixture.proxy.cut_after(None);
+    assert!(has_checksum(&fixture.file, &fixture.sum));
+    assert_eq!(fixture.sum_of_download(&id).await, fixture.sum);
+    oracle::all_is_healed(&fixture.env, &fixture.server).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cancelled_it_leaves_no_parts() {
-    let (scene, child) = Scene::in_its_midst(2).await;
-    let files = scene.server.me().get("/api/v2/files").await.expect(200);
+async fn a_deleted_upload_leaves_no_parts() {
+    let (fixture, child) = Fixture::with_parts(2).await;
+    let files = fixture.server.me().get("/api/v2/files").await.expect(200);
     let id = files["files"][0]["fileId"].as_str().expect("an id").to_owned();
-    scene.server.me().delete(&format!("/api/v2/files/{id}")).await.expect(204);
-    scene.server.settle().await;
-    let ran = scene.ends(child).await.expect(1).json();
+    fixture.server.me().delete(&format!("/api/v2/files/{id}")).await.expect(204);
+    fixture.server.settle().await;
+    let ran = fixture.finish(child).await.expect(1).json();
     assert_eq!(ran[0]["outcome"], "failed", "{ran:?}");
     assert!(ran[0]["error"].as_str().is_some_and(|error| error.contains("no such file")), "{ran:?}");
-    // Parts that were on their way when the upload ended go at the second look.
-    scene.env.advance(24 * 3_600_000);
-    scene.server.settle().await;
-    assert_eq!(scene.parts().await, 0);
-    oracle::all_is_healed(&scene.env, &scene.server).await;
+    // A later cleanup removes parts that arrived during the delete.
+    fixture.env.advance(24 * 3_600_000);
+    fixture.server.settle().await;
+    assert_eq!(fixture.parts().await, 0);
+    oracle::all_is_healed(&fixture.env, &fixture.server).await;
 }

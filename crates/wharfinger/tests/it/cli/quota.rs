@@ -1,4 +1,4 @@
-//! `wharfinger quota`: limits set and shown, and counters made exact.
+//! `wharfinger quota`: sets and shows limits, and corrects counters.
 
 use serde_json::json;
 use sqlx::ConnectOptions as _;
@@ -7,8 +7,8 @@ use sqlx::sqlite::SqliteConnectOptions;
 use super::program::Place;
 use crate::test_app::Database;
 
-/// A place whose settings lead to the database, and the environment that says so.
-fn on(database: Database) -> (Place, Vec<(&'static str, String)>) {
+/// A working folder, and the environment that selects the database.
+fn setup(database: Database) -> (Place, Vec<(&'static str, String)>) {
     let environment = match database {
         Database::Sqlite => Vec::new(),
         Database::Postgres | Database::Pgvector => vec![
@@ -22,7 +22,7 @@ fn on(database: Database) -> (Place, Vec<(&'static str, String)>) {
 #[test]
 fn a_limit_is_set_and_shown() {
     for database in [Database::Sqlite, Database::Postgres] {
-        let (place, environment) = on(database);
+        let (place, environment) = setup(database);
         let environment: Vec<(&str, &str)> = environment.iter().map(|(n, v)| (*n, v.as_str())).collect();
         let run = |arguments: &[&str]| place.run_with(&environment, arguments);
         let shown = run(&["quota", "show", "acme", "--json"]).expect(0).json();
@@ -58,12 +58,12 @@ fn wrong_limits_and_names_are_wrong_usage() {
         let ran = place.run(arguments).expect(2);
         assert!(!ran.stderr.is_empty() && ran.stdout.is_empty(), "{arguments:?}: {ran:?}");
     }
-    let ran = place.run(&["quota", "sync", "unheard-of"]).expect(1);
-    assert!(ran.stderr.contains("unheard-of"), "{ran:?}");
+    let ran = place.run(&["quota", "sync", "no-such-tenant"]).expect(1);
+    assert!(ran.stderr.contains("no-such-tenant"), "{ran:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn counters_that_are_off_are_found_and_made_exact() {
+async fn wrong_counters_are_found_and_corrected() {
     let place = Place::new();
     for tenant in ["acme", "other"] {
         place.run(&["quota", "set", tenant, "1GiB"]).expect(0);
@@ -74,17 +74,17 @@ async fn counters_that_are_off_are_found_and_made_exact() {
 
     let file = SqliteConnectOptions::new().filename(place.data().join("wharfinger.db"));
     let mut connection = file.connect().await.expect("a connection");
-    let spoil = "UPDATE quotas SET used_bytes = 1234 WHERE tenant_id = 'acme'";
-    sqlx::query(spoil).execute(&mut connection).await.expect("spoiled");
-    let told = place.run(&["doctor"]).expect(1);
-    assert!(told.stdout.contains("FAIL") && told.stdout.contains("acme"), "{told:?}");
-    assert!(told.stdout.contains("wharfinger quota sync"), "it says how to mend it: {told:?}");
+    let corrupt = "UPDATE quotas SET used_bytes = 1234 WHERE tenant_id = 'acme'";
+    sqlx::query(corrupt).execute(&mut connection).await.expect("changed");
+    let report = place.run(&["doctor"]).expect(1);
+    assert!(report.stdout.contains("FAIL") && report.stdout.contains("acme"), "{report:?}");
+    assert!(report.stdout.contains("wharfinger quota sync"), "doctor does not name the command: {report:?}");
 
     let synced = place.run(&["quota", "sync", "--json"]).expect(0).json();
     assert_eq!(synced, [json!({ "tenants": 2, "driftBytes": 1234, "rebuilt": 0, "failed": 0 })]);
     assert_eq!(place.run(&["quota", "show", "acme", "--json"]).expect(0).json()[0]["used"], 0);
     place.run(&["doctor"]).expect(0);
-    sqlx::query(spoil).execute(&mut connection).await.expect("spoiled again");
+    sqlx::query(corrupt).execute(&mut connection).await.expect("changed again");
     let synced = place.run(&["quota", "sync", "acme"]).expect(0).stdout;
     assert!(synced.contains("1234"), "{synced}");
     assert!(place.run(&["quota", "sync"]).expect(0).stdout.contains("exact"));

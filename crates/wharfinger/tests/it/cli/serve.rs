@@ -1,4 +1,4 @@
-//! `wharfinger serve`: what a newcomer sees works as it stands, and stopping loses nothing.
+//! `wharfinger serve`: the first output works as printed, written files are private, and a stop loses no upload.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::program::{Place, Served};
 
-/// The commands that the greeting tells to paste, as a shell would get them.
+/// The commands of the greeting, as one shell script.
 fn commands(greeting: &[String]) -> String {
     let start = greeting.iter().position(|line| line.starts_with("export ")).expect("a token");
     let export = greeting[start].as_str();
@@ -22,19 +22,19 @@ fn commands(greeting: &[String]) -> String {
 #[test]
 fn the_greeting_can_be_pasted_and_works() {
     let place = Place::new();
-    // As it comes: through all stages.
+    // The default stages.
     let mut served = place.serve(&[("PIPELINE_STAGES", "scan,extract,chunk,embed")]);
     let greeting = served.read_until("or: wharfinger put");
     let elsewhere = Place::new();
     let script = commands(&greeting);
     assert!(script.contains("curl") && script.contains(&served.url), "{script}");
-    assert!(!script.contains("eyJ"), "no token is printed where it may end in a log: {script}");
+    assert!(!script.contains("eyJ"), "a token is printed to a log: {script}");
     let shell = shell(&script).current_dir(elsewhere.path()).output().expect("sh runs");
     let (out, err) = (String::from_utf8_lossy(&shell.stdout), String::from_utf8_lossy(&shell.stderr));
     assert!(shell.status.success(), "{out}\n{err}\n{script}");
     assert!(out.contains("\"status\":\"ready\"") && out.ends_with("hello, world\n"), "{out}");
 
-    // The other way it names, in the folder of the server and at its address.
+    // The other command of the greeting, in the folder of the server.
     place.write("hello.txt", "hello, world\n");
     let environment = [("WHARFINGER_LISTEN", served.address())];
     let put = place.run_with(&environment, &["put", "hello.txt"]).expect(0);
@@ -42,7 +42,7 @@ fn the_greeting_can_be_pasted_and_works() {
     assert!(served.terminate().success());
 }
 
-/// A shell that finds the program by its name.
+/// A shell whose `PATH` contains the program.
 pub fn shell(script: &str) -> Command {
     let folder = std::path::Path::new(env!("CARGO_BIN_EXE_wharfinger")).parent().expect("a folder");
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
@@ -51,9 +51,8 @@ pub fn shell(script: &str) -> Command {
     shell
 }
 
-/// A person in front of it gets a token.
 #[test]
-fn a_terminal_is_shown_a_token() {
+fn a_token_is_printed_to_a_terminal() {
     let place = Place::new();
     let serve = format!("exec {} serve --listen 127.0.0.1:0", env!("CARGO_BIN_EXE_wharfinger"));
     let mut child = Command::new("script")
@@ -72,9 +71,9 @@ fn a_terminal_is_shown_a_token() {
     assert!(shown.is_some());
 }
 
-/// Whatever the mode of the folder is.
+/// This holds even if other users can enter the data folder.
 #[test]
-fn what_the_program_writes_is_private() {
+fn files_that_the_program_writes_are_private() {
     let place = Place::new();
     std::fs::create_dir(place.data()).expect("a folder");
     std::fs::set_permissions(place.data(), std::fs::Permissions::from_mode(0o755)).expect("its mode");
@@ -89,7 +88,7 @@ fn what_the_program_writes_is_private() {
         for entry in std::fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();
             let mode = std::fs::metadata(&path).expect("metadata").permissions().mode();
-            assert_eq!(mode & 0o077, 0, "{} is for us alone", path.display());
+            assert_eq!(mode & 0o077, 0, "{} is open to other users", path.display());
             match path.is_dir() {
                 true => folders.push(path),
                 false => files += 1,
@@ -106,20 +105,20 @@ fn secrets(place: &Place) -> BTreeMap<String, Vec<u8>> {
         let entry = entry.expect("an entry");
         let name = entry.file_name().into_string().expect("UTF-8");
         let mode = entry.metadata().expect("metadata").permissions().mode() & 0o777;
-        assert_eq!(mode, 0o600, "{name} is for us alone");
+        assert_eq!(mode, 0o600, "{name} is open to other users");
         (name, std::fs::read(entry.path()).expect("a secret"))
     });
     entries.collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_start_goes_on_with_the_secrets_and_files_of_the_first() {
+async fn a_second_start_keeps_secrets_and_files() {
     let place = Place::new();
     let mut served = place.serve(&[]);
     served.read_until("or: wharfinger put");
     let token = &place.token("default", "local", "operator");
-    let made = secrets(&place);
-    let names: Vec<&str> = made.keys().map(String::as_str).collect();
+    let created = secrets(&place);
+    let names: Vec<&str> = created.keys().map(String::as_str).collect();
     assert_eq!(names, ["jwt.key", "url-signing.key"]);
     let folder = std::fs::metadata(place.data().join("secrets")).expect("a folder");
     assert_eq!(folder.permissions().mode() & 0o777, 0o700);
@@ -130,14 +129,14 @@ async fn a_second_start_goes_on_with_the_secrets_and_files_of_the_first() {
     assert!(served.terminate().success());
 
     let mut served = place.serve(&[]);
-    assert_eq!(secrets(&place), made);
+    assert_eq!(secrets(&place), created);
     let http = reqwest::Client::builder().no_proxy().build().expect("a client");
     let path = format!("{}/api/v2/files/{file}/download", served.url);
     let answer = http.get(path).bearer_auth(token).send().await.expect("an answer");
     assert_eq!(answer.text().await.expect("text"), "kept");
     served.signal("INT");
-    let said = served.rest();
-    assert!(!said.contains("WHARFINGER_TOKEN"), "a token is shown to a newcomer or a terminal: {said}");
+    let output = served.rest();
+    assert!(!output.contains("WHARFINGER_TOKEN"), "only the first start prints the token command: {output}");
     assert!(served.wait().success());
     let log = place.log();
     assert!(log.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "JSON lines: {log}");
@@ -145,7 +144,7 @@ async fn a_second_start_goes_on_with_the_secrets_and_files_of_the_first() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_named_and_ends_with_one() {
+fn an_address_in_use_is_reported_with_exit_code_1() {
     let place = Place::new();
     let served = place.serve(&[]);
     let second = Place::new();
@@ -156,7 +155,7 @@ fn an_address_that_is_taken_is_named_and_ends_with_one() {
 }
 
 #[test]
-fn what_clients_see_can_be_another_address() {
+fn the_public_url_is_printed_as_the_address() {
     let place = Place::new();
     let log = std::fs::File::create(place.path().join("log")).expect("a log");
     let mut command = place.command(&["serve", "--listen", "127.0.0.1:0"]);
@@ -170,10 +169,10 @@ fn what_clients_see_can_be_another_address() {
     assert!(first.ends_with(" https://files.example.com\n"), "{first}");
 }
 
-/// Asks until it is so; each question gives way to whoever is to make it so.
-fn until(what: &str, is_so: impl Fn() -> bool) {
+/// Repeats the check until it is true.
+fn wait_until(what: &str, check: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
+    while !check() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::yield_now();
     }
@@ -184,7 +183,7 @@ fn refuses(served: &Served) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_under_way_is_finished_before_the_server_ends() {
+async fn a_running_upload_is_finished_before_the_server_stops() {
     let place = Place::new();
     let served = place.serve(&[]);
     let token = place.token("t", "u", "user");
@@ -196,9 +195,9 @@ async fn an_upload_under_way_is_finished_before_the_server_ends() {
     let file = grant["fileId"].as_str().expect("an id");
 
     let (first, rest) = (Bytes::from_static(b"first"), Bytes::from_static(b" rest"));
-    let (go_on, may_go_on) = tokio::sync::oneshot::channel::<()>();
+    let (resume, resumed) = tokio::sync::oneshot::channel::<()>();
     let rest = async move {
-        may_go_on.await.expect("told to go on");
+        resumed.await.expect("resumed");
         Ok::<_, std::io::Error>(rest)
     };
     let body = futures::StreamExt::chain(
@@ -207,10 +206,10 @@ async fn an_upload_under_way_is_finished_before_the_server_ends() {
     );
     let upload = tokio::spawn(http.put(url).body(Body::wrap_stream(body)).send());
     let incoming = place.data().join("blobs/.incoming");
-    until("the upload begins", || std::fs::read_dir(&incoming).is_ok_and(|folder| folder.count() > 0));
+    wait_until("the upload starts", || std::fs::read_dir(&incoming).is_ok_and(|folder| folder.count() > 0));
     served.signal("TERM");
-    until("the server takes no more", || refuses(&served));
-    go_on.send(()).expect("the upload waits");
+    wait_until("the server accepts no connections", || refuses(&served));
+    resume.send(()).expect("the upload waits");
     let answer = upload.await.expect("no panic").expect("an answer");
     assert_eq!(answer.status(), 200);
     assert!(served.wait().success());

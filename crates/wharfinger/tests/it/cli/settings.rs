@@ -1,4 +1,4 @@
-//! Settings: each layer over the one below it, and what is wrong stops the start in one line.
+//! Settings: each layer overrides the layer below, and a wrong setting stops the start with one line.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn an_unknown_key_in_the_file_stops_every_command() {
     ] {
         place.run(arguments).expect_usage("listn");
     }
-    assert!(!place.data().exists(), "nothing was made on the way");
+    assert!(!place.data().exists(), "nothing was created");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn an_unknown_name_in_the_environment_stops_the_start() {
 }
 
 #[test]
-fn an_impossible_value_is_named_by_its_key() {
+fn an_invalid_value_is_reported_with_its_key() {
     let place = Place::new();
     for (name, value) in [
         ("WHARFINGER_PUBLIC_URL", "files.example.com"),
@@ -117,9 +117,9 @@ fn an_impossible_value_is_named_by_its_key() {
 }
 
 #[test]
-fn another_database_needs_a_secret_that_is_given() {
+fn another_database_needs_a_configured_secret() {
     let place = Place::new();
-    let url = "postgres://nobody@127.0.0.1:1/none";
+    let url = "postgres://unknown@127.0.0.1:1/none";
     for arguments in [&["serve"][..], &["token", "--tenant", "t", "--user", "u"]] {
         let ran = place.run_with(&[("WHARFINGER_DATABASE_URL", url)], arguments);
         ran.expect_usage("WHARFINGER_JWT_SECRET");
@@ -127,7 +127,7 @@ fn another_database_needs_a_secret_that_is_given() {
 }
 
 #[test]
-fn flags_stand_above_the_environment_above_the_file_above_the_defaults() {
+fn flags_override_the_environment_the_file_and_the_defaults() {
     let place = Place::new();
     let show = |environment: &[(&str, &str)], arguments: &[&str]| {
         place.run_with(environment, &[arguments, &["config", "--json"]].concat()).expect(0)
@@ -143,8 +143,8 @@ fn flags_stand_above_the_environment_above_the_file_above_the_defaults() {
     assert_eq!((value.as_str(), from.as_str()), ("./from-environment", "the environment"));
     let ran = show(&environment, &["--data-dir", "./from-flag"]);
     assert_eq!(setting(&ran, name), ("./from-flag".to_owned(), "a flag".to_owned()));
-    assert_eq!(setting(&ran, "UPLOAD_WINDOW_MS").0, "1000", "what a layer does not name shines through");
-    // An empty variable is how compose files pass what they do not have.
+    assert_eq!(setting(&ran, "UPLOAD_WINDOW_MS").0, "1000", "a flag hides only its own setting");
+    // Compose files pass an unset variable as an empty one.
     assert_eq!(setting(&show(&[(name, "")], &[]), name).1, "wharfinger.toml");
 
     place.write("elsewhere.toml", "data_dir = \"./from-elsewhere\"\n");
@@ -183,7 +183,7 @@ fn no_secret_is_ever_shown() {
             assert!(ran.stdout.contains("********"), "{}", ran.stdout);
         }
     }
-    // A token where others have a name, and under names that nobody has thought of: shown by no command, and in no error.
+    // A secret can be the user name, the fragment or a query value. No command and no error may show it.
     for setting in
         SETTINGS.iter().filter(|setting| setting.env.contains("URL") || setting.env.contains("ENDPOINT"))
     {
@@ -206,5 +206,5 @@ fn no_secret_is_ever_shown() {
         json!(shown),
         json!(["postgres://app:********@db.example/wharf?sslmode=require", "the environment"])
     );
-    assert!(!place.data().exists(), "looking makes nothing");
+    assert!(!place.data().exists(), "config created files");
 }

@@ -1,20 +1,20 @@
-//! Stopping a server: it asks to be left, serves on meanwhile, and does not make those wait who say it twice.
+//! Stopping a server: it drains, still answers requests meanwhile, and stops at once at a second signal.
 
 use serde_json::json;
 
 use super::program::{Place, Served};
 use crate::test_app::Answer;
 
-/// Far longer than any test waits.
-const LONG: [(&str, &str); 1] = [("SHUTDOWN_DRAIN_MS", "3600000")];
+/// Much longer than any test waits.
+const LONG_DRAIN: [(&str, &str); 1] = [("SHUTDOWN_DRAIN_MS", "3600000")];
 
-async fn ask(http: &reqwest::Client, served: &Served, path: &str) -> Answer {
+async fn get(http: &reqwest::Client, served: &Served, path: &str) -> Answer {
     Answer::read(http.get(format!("{}{path}", served.url)).send().await.expect("an answer")).await
 }
 
 async fn until_draining(http: &reqwest::Client, served: &Served) -> Answer {
     loop {
-        let answer = ask(http, served, "/readyz").await;
+        let answer = get(http, served, "/readyz").await;
         if answer.status == 503 {
             return answer;
         }
@@ -22,12 +22,12 @@ async fn until_draining(http: &reqwest::Client, served: &Served) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_drains_serves_on_and_ends_each_connection() {
+async fn a_draining_server_answers_requests_and_closes_connections() {
     let place = Place::new();
-    let served = place.serve(&LONG);
+    let served = place.serve(&LONG_DRAIN);
     let token = place.token("t", "u", "user");
     let http = reqwest::Client::builder().no_proxy().build().expect("a client");
-    let before = ask(&http, &served, "/readyz").await;
+    let before = get(&http, &served, "/readyz").await;
     assert!(!before.headers.contains_key("connection"));
     assert_eq!(before.expect(200)["status"], "ready");
 
@@ -35,7 +35,7 @@ async fn a_server_that_drains_serves_on_and_ends_each_connection() {
     let draining = until_draining(&http, &served).await;
     assert_eq!(draining.headers["connection"], "close");
     assert_eq!((&draining.body["status"], &draining.body["backends"]), (&json!("draining"), &json!([])));
-    ask(&http, &served, "/healthz").await.expect(200);
+    get(&http, &served, "/healthz").await.expect(200);
     let init = http.post(format!("{}/api/v2/files/init", served.url)).bearer_auth(&token);
     let init = init.body(r#"{"fileName":"a","size":3}"#).send().await.expect("an answer");
     let init = Answer::read(init).await;
@@ -45,14 +45,14 @@ async fn a_server_that_drains_serves_on_and_ends_each_connection() {
     assert_eq!(put.expect("an answer").status(), 200);
 
     served.signal("TERM");
-    assert!(served.wait().success(), "whoever says it twice does not wait");
-    assert!(place.log().contains("\"message\":\"stopped\""), "it ended in order all the same");
+    assert!(served.wait().success(), "a second signal ends the drain");
+    assert!(place.log().contains("\"message\":\"stopped\""), "the server still stopped cleanly");
 }
 
 #[test]
-fn a_person_at_a_terminal_does_not_wait_for_a_load_balancer() {
+fn an_interrupt_stops_the_server_without_a_drain() {
     let place = Place::new();
-    let served = place.serve(&LONG);
+    let served = place.serve(&LONG_DRAIN);
     served.signal("INT");
     assert!(served.wait().success());
     let log = place.log();

@@ -1,4 +1,4 @@
-//! `wharfinger sweep`: beside a server or alone, dry or not, for people and for machines.
+//! `wharfinger sweep`: with and without `--dry-run`, as text and as JSON.
 
 use serde_json::json;
 use sqlx::ConnectOptions as _;
@@ -6,57 +6,57 @@ use sqlx::sqlite::SqliteConnectOptions;
 
 use super::program::Place;
 
-/// A server has been there.
-fn served(place: &Place) {
+/// Starts and stops a server, so that the schema exists.
+fn create_schema(place: &Place) {
     assert!(place.serve(&[]).terminate().success());
 }
 
 #[test]
-fn one_sweep_is_run_and_told() {
+fn a_sweep_runs_and_prints_its_result() {
     let place = Place::new();
-    // Opening changes nothing: a schema that is not there is not made.
-    let told = place.run(&["sweep", "orphan-cleanup", "--dry-run"]).expect(1).stderr;
-    assert!(told.contains("WHARFINGER_DATABASE_URL") && told.contains("wharfinger migrate"), "{told}");
-    served(&place);
+    // The command does not create a missing schema.
+    let error = place.run(&["sweep", "orphan-cleanup", "--dry-run"]).expect(1).stderr;
+    assert!(error.contains("WHARFINGER_DATABASE_URL") && error.contains("wharfinger migrate"), "{error}");
+    create_schema(&place);
     let ran = place.run(&["sweep", "orphan-cleanup", "--json"]).expect(0).json();
     assert_eq!(ran.len(), 1, "{ran:?}");
     assert_eq!((&ran[0]["name"], &ran[0]["dryRun"]), (&json!("orphan-cleanup"), &json!(false)));
     assert_eq!(ran[0]["result"]["oldFailures"]["deleted"], 0);
     assert_eq!(ran[0]["error"], serde_json::Value::Null);
-    let told = place.run(&["sweep", "batch-timeout", "--dry-run"]).expect(0).stdout;
-    assert!(told.contains("nothing was changed") && told.contains("  expiredBatches: 0"), "{told}");
-    let told = place.run(&["sweep", "quota-sync"]).expect(0).stdout;
-    assert!(told.contains("quota-sync: done") && told.contains("  driftBytes: 0"), "{told}");
+    let text = place.run(&["sweep", "batch-timeout", "--dry-run"]).expect(0).stdout;
+    assert!(text.contains("nothing was changed") && text.contains("  expiredBatches: 0"), "{text}");
+    let text = place.run(&["sweep", "quota-sync"]).expect(0).stdout;
+    assert!(text.contains("quota-sync: done") && text.contains("  driftBytes: 0"), "{text}");
 }
 
 #[test]
-fn an_unknown_sweep_is_wrong_usage_and_the_names_are_told() {
+fn an_unknown_sweep_is_wrong_usage_and_the_names_are_listed() {
     let place = Place::new();
-    for arguments in [&["sweep"][..], &["sweep", "spring"], &["sweep", "upload-window", "--wet"]] {
+    for arguments in [&["sweep"][..], &["sweep", "unknown"], &["sweep", "upload-window", "--unknown"]] {
         let ran = place.run(arguments).expect(2);
         assert!(ran.stdout.is_empty() && !ran.stderr.is_empty(), "{arguments:?}: {ran:?}");
     }
-    let told = place.run(&["sweep", "spring"]).expect(2).stderr;
-    assert!(told.contains("orphan-cleanup") && told.contains("upload-window"), "{told}");
+    let error = place.run(&["sweep", "unknown"]).expect(2).stderr;
+    assert!(error.contains("orphan-cleanup") && error.contains("upload-window"), "{error}");
 }
 
-/// A command that was started without the server's settings does not undo what these ask for.
+/// A command without the server's webhook settings must not delete its outbox.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_a_webhook_is_left_to_the_server() {
+async fn a_sweep_without_webhook_settings_keeps_the_outbox() {
     let place = Place::new();
     let environment = [
         ("WEBHOOK_URL", "https://hooks.example.com/in"),
         ("WEBHOOK_SECRET", "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"),
     ];
-    served(&place);
+    create_schema(&place);
     place.run_with(&environment, &["sweep", "upload-window"]).expect(0);
-    let line = "INSERT INTO outbox (id, destination, tenant_id, notification_id, subject, place, attempts, created_at, \
+    let insert = "INSERT INTO outbox (id, destination, tenant_id, notification_id, subject, place, attempts, created_at, \
                 next_attempt_at) VALUES ('1', 'webhook', 't', 'n', 's', 1, 0, 0, 0)";
     let file = SqliteConnectOptions::new().filename(place.data().join("wharfinger.db"));
     let mut connection = file.connect().await.expect("a connection");
-    sqlx::query(line).execute(&mut connection).await.expect("a line");
+    sqlx::query(insert).execute(&mut connection).await.expect("inserted");
     place.run(&["sweep", "upload-window"]).expect(0);
-    let left: i64 =
+    let rows: i64 =
         sqlx::query_scalar("SELECT COUNT(*) FROM outbox").fetch_one(&mut connection).await.expect("a number");
-    assert_eq!(left, 1);
+    assert_eq!(rows, 1);
 }

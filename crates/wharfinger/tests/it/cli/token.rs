@@ -1,4 +1,4 @@
-//! `wharfinger token`: tokens that the server takes.
+//! `wharfinger token`: tokens that the server accepts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,11 +12,11 @@ fn claims(token: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_taken_by_the_server_for_what_it_says() {
+async fn the_server_accepts_a_token_with_its_tenant_and_role() {
     let place = Place::new();
     let served = place.serve(&[]);
     let http = reqwest::Client::builder().no_proxy().build().expect("a client");
-    let ask = async |token: &str, path: &str| {
+    let get = async |token: &str, path: &str| {
         let request = http.get(format!("{}{path}", served.url)).bearer_auth(token);
         let answer = request.send().await.expect("an answer");
         let status = answer.status().as_u16();
@@ -24,18 +24,18 @@ async fn a_token_is_taken_by_the_server_for_what_it_says() {
         (status, serde_json::from_str::<Value>(&text).unwrap_or_default())
     };
     let token = place.run(&["token", "--tenant", "acme", "--user", "jane doe"]).expect(0).stdout;
-    let (status, quota) = ask(token.trim(), "/api/v2/quota").await;
+    let (status, quota) = get(token.trim(), "/api/v2/quota").await;
     assert_eq!((status, &quota["tenant"]), (200, &Value::from("acme")));
-    let owners = "/api/v1/maintenance/cleanup/status";
-    assert_eq!(ask(token.trim(), owners).await.0, 403);
+    let admin_path = "/api/v1/maintenance/cleanup/status";
+    assert_eq!(get(token.trim(), admin_path).await.0, 403);
     for (role, status) in [("user", 403), ("admin", 200), ("operator", 200), ("worker", 403)] {
-        assert_eq!(ask(&place.token("acme", "u", role), owners).await.0, status, "{role}");
+        assert_eq!(get(&place.token("acme", "u", role), admin_path).await.0, status, "{role}");
     }
     assert!(served.terminate().success());
 }
 
 #[test]
-fn a_token_carries_its_claims_and_its_end() {
+fn a_token_has_its_claims_and_its_expiry() {
     let place = Place::new();
     let ran =
         place.run(&["token", "--tenant", "t", "--user", "u", "--role", "admin", "--expires", "2d", "--json"]);
@@ -53,7 +53,7 @@ fn a_token_carries_its_claims_and_its_end() {
 }
 
 #[test]
-fn wrong_usage_ends_with_two() {
+fn wrong_usage_exits_with_code_2() {
     let place = Place::new();
     for arguments in [
         &["token"][..],
@@ -63,7 +63,7 @@ fn wrong_usage_ends_with_two() {
         &["token", "--tenant", "t", "--user", "u", "--expires", "0s"],
         &["token", "--tenant", "", "--user", "u"],
         &["token", "--tenant", "t", "--user", "a\nb"],
-        &["sing"],
+        &["unknown"],
         &["serve", "--colour", "blue"],
         &[],
     ] {
@@ -77,11 +77,11 @@ fn wrong_usage_ends_with_two() {
 }
 
 #[test]
-fn a_server_without_a_secret_of_its_own_makes_no_tokens() {
+fn with_a_jwks_and_no_secret_no_token_is_created() {
     let place = Place::new();
     let keys = place.write("jwks.json", r#"{"keys":[]}"#);
     let environment = [
-        ("WHARFINGER_DATABASE_URL", "postgres://nobody@127.0.0.1:1/none"),
+        ("WHARFINGER_DATABASE_URL", "postgres://unknown@127.0.0.1:1/none"),
         ("WHARFINGER_JWKS_URL", "http://127.0.0.1:1/keys"),
     ];
     let ran = place.run_with(&environment, &["token", "--tenant", "t", "--user", "u"]).expect(1);

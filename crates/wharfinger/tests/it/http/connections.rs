@@ -86,7 +86,7 @@ pub async fn pass(time: Duration) {
     tokio::time::resume();
 }
 
-/// Proxies keep idle connections for up to two minutes. A request on a connection that the server has closed would fail.
+/// Proxies keep idle connections for up to two minutes. A request on a connection that the server closed would fail.
 #[tokio::test]
 async fn an_idle_connection_is_kept_longer_than_proxies_keep_it() {
     let server = Server::start(LIMITS).await;
