@@ -1,5 +1,5 @@
-//! Finds files of a folder that no line of a list names: `find_orphans FOLDER LIST`. In place of the folder there may be
-//! any store that lists its objects in the order of their keys' bytes.
+//! Finds the files of a folder that are not on a list: `find_orphans FOLDER LIST`. A store that lists its objects in byte
+//! order of their keys can replace the folder.
 
 use std::error::Error;
 use std::io::{self, BufRead as _};
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn find(folder: &Path, list: &Path, scratch: &Path) -> Result<(), Box<dyn Error>> {
-    // The list is as old as its file: what was stored after that, or shortly before, may not be in it yet.
+    // The list is as old as its file. A file that was stored after that, or shortly before, may not be on the list yet.
     let as_of = unix_ms(std::fs::metadata(list)?.modified()?)?;
     let mut sorter = Sorter::new(&scratch.join("sorting"))?;
     for line in io::BufReader::new(std::fs::File::open(list)?).lines() {
@@ -28,7 +28,7 @@ fn find(folder: &Path, list: &Path, scratch: &Path) -> Result<(), Box<dyn Error>
     }
     let keys = sorter.finish(&scratch.join("keys"))?;
     if keys.entries == 0 {
-        return Err("the list is empty: everything would be an orphan".into());
+        return Err("the list is empty, so every file would be an orphan".into());
     }
 
     let mut objects: Vec<Entry> = Vec::new();
@@ -43,16 +43,16 @@ fn find(folder: &Path, list: &Path, scratch: &Path) -> Result<(), Box<dyn Error>
 
     let mut totals = Totals::new(Times { as_of, grace_ms: HOUR_MS }, 1, 20);
     let mut comparison = Comparison::new(Entries::open(&keys.path)?)?;
-    let mut tell = |finding| match totals.take(finding) {
+    let mut print = |finding| match totals.add(finding) {
         Verdict::Orphan(orphan) => println!("orphan\t{}\t{}", orphan.key, orphan.size.unwrap_or(0)),
         Verdict::Missing(key) => println!("missing\t{}", key.key),
-        Verdict::Fine => {}
+        Verdict::Ok => {}
     };
     for object in objects {
-        comparison.object(object, &mut tell)?;
+        comparison.object(object, &mut print)?;
     }
-    comparison.finish(&mut tell)?;
-    println!("{} of {} bytes are wasted", totals.orphans.bytes, totals.listed.bytes);
+    comparison.finish(&mut print)?;
+    println!("orphans use {} of {} bytes", totals.orphans.bytes, totals.listed.bytes);
     Ok(())
 }
 

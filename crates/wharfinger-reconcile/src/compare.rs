@@ -1,66 +1,65 @@
-//! Two ordered lists side by side: the objects that a store has, and the keys that somebody expects there.
+//! Merges two sorted lists: the objects in a store, and the keys that are expected there.
 
 use std::io;
 
 use crate::entry::Entry;
 
-/// What was found about one object or one key.
+/// The result for one object or one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// An object whose key is in the list.
     Kept(Entry),
-    /// The same, but of another size than the list says.
+    /// An object whose key is in the list with another size.
     Resized { object: Entry, expected: u64 },
-    /// An object that no key of the list answers for.
+    /// An object whose key is not in the list.
     Orphan(Entry),
-    /// A key without its object.
+    /// A key without an object.
     Missing(Entry),
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    /// A merge of what is not in order would call living objects orphans.
-    #[error("the objects are not in the order of their keys' bytes: {after:?} comes after {before:?}")]
+    /// A merge of unsorted lists would report objects in use as orphans.
+    #[error("the objects are not sorted by the bytes of their keys: {after:?} comes after {before:?}")]
     ObjectsOutOfOrder { before: String, after: String },
-    #[error("the keys are not in the order of their bytes: {after:?} comes after {before:?}")]
+    #[error("the keys are not sorted by their bytes: {after:?} comes after {before:?}")]
     KeysOutOfOrder { before: String, after: String },
-    #[error("the list of keys cannot be read: {0}")]
+    #[error("cannot read the list of keys: {0}")]
     Keys(#[from] io::Error),
 }
 
-/// A comparison that takes objects one by one, in the order of their keys' bytes, and reads the keys as it needs them.
+/// A comparison that takes objects one by one, in byte order of their keys. It reads the keys when it needs them.
 pub struct Comparison<K> {
     keys: K,
-    /// The key that is to be compared next.
-    head: Option<Entry>,
+    next_key: Option<Entry>,
     last_object: Option<String>,
     last_key: String,
     keys_read: u64,
 }
 
 impl<K: Iterator<Item = io::Result<Entry>>> Comparison<K> {
-    /// The keys are in the order of their bytes, as [`crate::Sorter`] leaves them.
+    /// The keys must be in byte order, as [`crate::Sorter`] writes them.
     pub fn new(keys: K) -> Result<Comparison<K>, CompareError> {
-        Comparison::after(keys, None)
+        Comparison::resume_after(keys, None)
     }
 
-    /// Goes on with a comparison that had come to this object, itself included.
-    pub fn after(keys: K, last_object: Option<&str>) -> Result<Comparison<K>, CompareError> {
+    /// Resumes a comparison after this object, which was compared already.
+    pub fn resume_after(keys: K, last_object: Option<&str>) -> Result<Comparison<K>, CompareError> {
         let last_object = last_object.map(str::to_owned);
         let mut comparison =
-            Comparison { keys, head: None, last_object, last_key: String::new(), keys_read: 0 };
+            Comparison { keys, next_key: None, last_object, last_key: String::new(), keys_read: 0 };
         comparison.read_key()?;
-        while let (Some(head), Some(last)) = (&comparison.head, &comparison.last_object)
-            && head.key <= *last
+        while let (Some(key), Some(last)) = (&comparison.next_key, &comparison.last_object)
+            && key.key <= *last
         {
             comparison.read_key()?;
         }
         Ok(comparison)
     }
 
-    /// How many keys were compared.
+    /// The number of keys that were compared.
     pub fn keys_done(&self) -> u64 {
-        self.keys_read - u64::from(self.head.is_some())
+        self.keys_read - u64::from(self.next_key.is_some())
     }
 
     /// Compares the next object, and every key before it.
@@ -71,14 +70,14 @@ impl<K: Iterator<Item = io::Result<Entry>>> Comparison<K> {
         let last = self.last_object.get_or_insert_default();
         last.clear();
         last.push_str(&object.key);
-        while let Some(head) = self.head.take_if(|head| head.key < object.key) {
-            found(Finding::Missing(head));
+        while let Some(key) = self.next_key.take_if(|next| next.key < object.key) {
+            found(Finding::Missing(key));
             self.read_key()?;
         }
-        match self.head.take_if(|head| head.key == object.key) {
+        match self.next_key.take_if(|next| next.key == object.key) {
             None => found(Finding::Orphan(object)),
-            Some(head) => {
-                found(match (head.size, object.size) {
+            Some(key) => {
+                found(match (key.size, object.size) {
                     (Some(expected), Some(size)) if expected != size => Finding::Resized { object, expected },
                     _ => Finding::Kept(object),
                 });
@@ -88,30 +87,29 @@ impl<K: Iterator<Item = io::Result<Entry>>> Comparison<K> {
         Ok(())
     }
 
-    /// There are no more objects: the keys that are left have none.
+    /// Ends the objects: the remaining keys have none.
     pub fn finish(mut self, mut found: impl FnMut(Finding)) -> Result<(), CompareError> {
-        while let Some(head) = self.head.take() {
-            found(Finding::Missing(head));
+        while let Some(key) = self.next_key.take() {
+            found(Finding::Missing(key));
             self.read_key()?;
         }
         Ok(())
     }
 
-    /// Fills the place of the key that was compared with the next.
     fn read_key(&mut self) -> Result<(), CompareError> {
-        self.head = self.keys.next().transpose()?;
-        let Some(head) = &self.head else { return Ok(()) };
-        if self.keys_read > 0 && self.last_key >= head.key {
-            let (before, after) = (self.last_key.clone(), head.key.clone());
+        self.next_key = self.keys.next().transpose()?;
+        let Some(next) = &self.next_key else { return Ok(()) };
+        if self.keys_read > 0 && self.last_key >= next.key {
+            let (before, after) = (self.last_key.clone(), next.key.clone());
             return Err(CompareError::KeysOutOfOrder { before, after });
         }
         self.keys_read += 1;
-        self.last_key.clone_from(&head.key);
+        self.last_key.clone_from(&next.key);
         Ok(())
     }
 }
 
-/// Compares two whole lists, each in the order of its keys' bytes.
+/// Compares two complete lists, each in byte order of its keys.
 ///
 /// ```
 /// use wharfinger_reconcile::{Entry, Finding, compare};

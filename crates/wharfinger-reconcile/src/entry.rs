@@ -1,18 +1,18 @@
-//! One name in a list, and how lists of them lie on disk: length, flags, key, and what else is known.
+//! One entry of a list, and its format on disk: length, flags, key, and the optional size and time.
 
 use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// No store takes longer keys; what is longer is no list of keys.
+/// No store accepts longer keys, so a longer one means that the file is not a list of keys.
 pub const KEY_BYTES_MAX: usize = 4_096;
 
-/// An object, or a key that an object is expected under. Lists of them are in the order of their keys' bytes.
+/// An object, or a key at which an object is expected. Lists of entries are in byte order of the keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
     pub key: String,
-    /// Of a key from a list: what the object's size should be, where the list says so.
+    /// For a key from a list: the expected size of the object, if the list has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     /// Milliseconds since 1970, by the store's clock.
@@ -24,7 +24,7 @@ const HAS_SIZE: u8 = 1;
 const HAS_TIME: u8 = 2;
 
 impl Entry {
-    /// A key of which nothing else is known.
+    /// A key without a size and a time.
     pub fn key(key: impl Into<String>) -> Entry {
         Entry { key: key.into(), size: None, modified_at: None }
     }
@@ -34,7 +34,7 @@ impl Entry {
         Entry { key: key.into(), size: Some(size), modified_at }
     }
 
-    /// Writes it, and answers how many bytes that took.
+    /// Writes the entry and returns the number of bytes written.
     pub fn write_to(&self, out: &mut impl Write) -> io::Result<u64> {
         let length = u32::try_from(self.key.len()).map_err(io::Error::other)?;
         let flags = if self.size.is_some() { HAS_SIZE } else { 0 }
@@ -54,7 +54,7 @@ impl Entry {
         Ok(written)
     }
 
-    /// Reads the next; none at the end of the list. One that ends in the middle is an error.
+    /// Reads the next entry. None: the list has ended. A truncated entry is an error.
     pub fn read_from(input: &mut impl Read) -> io::Result<Option<Entry>> {
         let mut first = [0; 1];
         if input.read(&mut first)? == 0 {
@@ -64,7 +64,7 @@ impl Entry {
         input.read_exact(&mut head[1..])?;
         let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
         if length > 2 * KEY_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no list of ours"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "this file is not a list of entries"));
         }
         let mut key = vec![0; length];
         input.read_exact(&mut key)?;
@@ -80,8 +80,8 @@ impl Entry {
         Ok(Some(Entry { key, size, modified_at }))
     }
 
-    /// Roughly what it takes in memory.
-    pub(crate) fn weight(&self) -> usize {
+    /// Approximate size in memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<Entry>() + self.key.len() + 16
     }
 }

@@ -1,33 +1,33 @@
-//! Why no key of a list is in the bucket, where it is written in another way there: some objects are looked for in the
-//! list under the names that people write them by.
+//! Hints for a list of which no key is in the bucket, because its keys are written in another way. Some objects are looked
+//! up in the list under other common spellings.
 
 use std::collections::HashMap;
 
 use unicode_normalization::UnicodeNormalization as _;
 
-/// Objects that are looked for.
+/// The number of objects that are looked up.
 pub const OBJECTS_MAX: usize = 200;
 
-/// Names under which objects would be in the list, and what that would mean.
+/// Other spellings of objects, with the hint that each one gives.
 pub struct Hints {
-    spellings: HashMap<String, &'static str>,
+    hint_by_spelling: HashMap<String, &'static str>,
 }
 
-const SLASH: &str = "the keys in the list begin with a slash: --strip-prefix /";
-const ADDRESS: &str = "the keys in the list are whole addresses: --strip-prefix with what they begin with";
-const RELATIVE: &str = "the keys in the list lack what the bucket's begin with: --key-prefix with it";
-const ENCODED: &str = "the keys in the list are percent-encoded: --percent-encoded";
-const DECODED: &str = "the keys in the bucket are percent-encoded, those in the list are not";
-const COMPOSED: &str = "the keys in the list spell their accents in another way (NFC and NFD)";
-const CASE: &str = "the keys in the list differ in upper and lower case";
+const SLASH: &str = "the keys in the list begin with a slash: use --strip-prefix /";
+const ADDRESS: &str = "the keys in the list are complete URLs or paths: use --strip-prefix";
+const RELATIVE: &str = "the keys in the list lack the first part of the bucket's keys: use --key-prefix";
+const ENCODED: &str = "the keys in the list are percent-encoded: use --percent-encoded";
+const DECODED: &str = "the keys in the bucket are percent-encoded, the keys in the list are not";
+const COMPOSED: &str = "the list and the bucket encode accents in different ways (NFC and NFD)";
+const CASE: &str = "the list and the bucket differ in upper and lower case";
 
 impl Hints {
-    /// `addresses` are what stands before a key in the address of an object: `s3://bucket/`.
+    /// `addresses`: the text before a key in the address of an object, for example `s3://bucket/`.
     pub fn new<'k>(objects: impl IntoIterator<Item = &'k str>, addresses: &[String]) -> Hints {
-        let mut spellings = HashMap::new();
+        let mut hint_by_spelling = HashMap::new();
         let mut add = |spelling: String, object: &str, hint| {
             if spelling != object && !spelling.is_empty() {
-                spellings.entry(spelling).or_insert(hint);
+                hint_by_spelling.entry(spelling).or_insert(hint);
             }
         };
         for object in objects.into_iter().take(OBJECTS_MAX) {
@@ -47,20 +47,20 @@ impl Hints {
                 add(object[at..].to_owned(), object, RELATIVE);
             }
         }
-        Hints { spellings }
+        Hints { hint_by_spelling }
     }
 
-    /// What it would mean that the list has this key.
-    pub fn of(&self, key: &str) -> Option<&'static str> {
-        self.spellings.get(key).copied()
+    /// The hint for a key of the list.
+    pub fn hint_for(&self, key: &str) -> Option<&'static str> {
+        self.hint_by_spelling.get(key).copied()
     }
 }
 
-/// Every byte but letters, digits and `-_.~`, and the slash where it is asked for.
-fn encoded(key: &str, slash_too: bool) -> String {
+/// Percent-encodes every byte except letters, digits and `-_.~`, and the slash only if `encodes_slash`.
+fn encoded(key: &str, encodes_slash: bool) -> String {
     let mut out = String::with_capacity(key.len());
     for byte in key.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) || (byte == b'/' && !slash_too) {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) || (byte == b'/' && !encodes_slash) {
             out.push(byte as char);
         } else {
             out.push_str(&format!("%{byte:02X}"));
@@ -69,7 +69,7 @@ fn encoded(key: &str, slash_too: bool) -> String {
     out
 }
 
-/// Takes `%41` back to `A`; none where that is not text, or where a percent sign begins no such thing.
+/// Decodes `%41` to `A`. None: the result is not UTF-8, or a percent sign is not followed by two hexadecimal digits.
 pub fn decoded(key: &str) -> Option<String> {
     let mut pieces = key.split('%');
     let mut bytes = pieces.next()?.as_bytes().to_vec();
@@ -81,34 +81,34 @@ pub fn decoded(key: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// What is left of a key without case, accents' spelling, percent signs, blanks and plus signs, quotes, what cannot be seen,
-/// folders that are no step, and with slashes for backslashes: two keys that are the same by it are most likely one,
-/// written in two ways.
-pub fn bare(key: &str) -> String {
+/// Removes the differences between spellings of one key: case, accents, percent signs, blanks, plus signs, quotes, invisible
+/// characters, empty parts, and backslashes. Two keys with the same result are most likely one key, written in two ways.
+pub fn normalized(key: &str) -> String {
     let decoded = decoded(key);
     let key = decoded.as_deref().unwrap_or(key);
-    let mut bare = String::with_capacity(key.len());
+    let mut out = String::with_capacity(key.len());
     for letter in key.nfc().flat_map(char::to_lowercase) {
         match letter {
-            '/' | '\\' => end_part(&mut bare),
+            '/' | '\\' => end_part(&mut out),
             '+' | '"' | '\'' | '`' => {}
-            unseen if unseen.is_whitespace() || unseen.is_control() || UNSEEN.contains(&unseen) => {}
-            other => bare.push(other),
+            blank if blank.is_whitespace() || blank.is_control() || INVISIBLE.contains(&blank) => {}
+            other => out.push(other),
         }
     }
-    bare
+    out
 }
 
-/// Zero-width letters, marks of direction, and the mark at the beginning of a file.
-const UNSEEN: [char; 7] = ['\u{ad}', '\u{200b}', '\u{200c}', '\u{200d}', '\u{200e}', '\u{200f}', '\u{feff}'];
+/// Zero-width characters, direction marks, and the byte order mark.
+const INVISIBLE: [char; 7] =
+    ['\u{ad}', '\u{200b}', '\u{200c}', '\u{200d}', '\u{200e}', '\u{200f}', '\u{feff}'];
 
-/// Parts that are empty or a single dot lead nowhere.
-fn end_part(bare: &mut String) {
-    if bare == "." || bare.ends_with("/.") {
-        bare.pop();
+/// Ends a part of the path. Parts that are empty or a single dot are dropped.
+fn end_part(out: &mut String) {
+    if out == "." || out.ends_with("/.") {
+        out.pop();
     }
-    if !bare.is_empty() && !bare.ends_with('/') {
-        bare.push('/');
+    if !out.is_empty() && !out.ends_with('/') {
+        out.push('/');
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_only_in_spelling_is_the_same() {
+    fn keys_that_differ_only_in_spelling_are_equal() {
         for (one, other) in [
             ("images/\u{e9}.jpg", "images/e\u{301}.jpg"),
             ("images/a b", "/images/a%20b"),
@@ -131,15 +131,15 @@ mod tests {
             ("images/a", "images\\a"),
             ("images/a", "images\\\\a"),
         ] {
-            assert_eq!(bare(one), bare(other), "{one} {other}");
+            assert_eq!(normalized(one), normalized(other), "{one} {other}");
         }
         for (one, other) in [("a/b", "a/c"), ("a/b", "ab"), ("a./b", "a/b"), ("a/.b", "a/b"), ("a/", "a")] {
-            assert_ne!(bare(one), bare(other), "{one} {other}");
+            assert_ne!(normalized(one), normalized(other), "{one} {other}");
         }
     }
 
     #[test]
-    fn another_spelling_is_known_again() {
+    fn each_other_spelling_gives_its_hint() {
         let objects = ["images/a b.jpg", "images/e\u{301}.jpg", "images/c%20d"];
         let hints = Hints::new(objects, &["s3://bucket/".to_owned()]);
         for (key, hint) in [
@@ -152,14 +152,14 @@ mod tests {
             ("images/c d", DECODED),
             ("IMAGES/A B.JPG", CASE),
         ] {
-            assert_eq!(hints.of(key), Some(hint), "{key}");
+            assert_eq!(hints.hint_for(key), Some(hint), "{key}");
         }
-        assert_eq!(hints.of("images/a b.jpg"), None);
-        assert_eq!(hints.of("b.jpg"), None);
+        assert_eq!(hints.hint_for("images/a b.jpg"), None);
+        assert_eq!(hints.hint_for("b.jpg"), None);
     }
 
     #[test]
-    fn what_is_not_encoded_is_not_decoded() {
+    fn text_that_is_not_percent_encoded_is_not_decoded() {
         assert_eq!(decoded("a%2Fb+c").as_deref(), Some("a/b+c"));
         for other in ["100%", "%zz", "%e9"] {
             assert_eq!(decoded(other), None, "{other}");

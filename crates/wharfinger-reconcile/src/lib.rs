@@ -1,11 +1,10 @@
-//! Finds orphans: compares the objects of a bucket with the keys that somebody knows of, both of any length, in
-//! constant memory.
+//! Finds orphans: compares the objects of a bucket with a list of keys. Both may have any length; the memory is constant.
 //!
-//! * [`Sorter`] brings keys of any order into the order in which stores list, on disk;
-//! * [`compare`] (or [`Comparison`], object by object) goes through both lists side by side;
-//! * [`Totals`] adds up what it finds, by age and by prefix, and says which orphans are old enough to be called so.
+//! * [`Sorter`] sorts keys on disk into byte order, the order in which stores list.
+//! * [`compare`] (or [`Comparison`], object by object) merges both lists.
+//! * [`Totals`] sums the results by age and by prefix, and decides which orphans are old enough to be reported.
 //!
-//! It reads no network and no clock: where the lists come from is the caller's affair.
+//! The crate uses no network and no clock. The caller provides the lists.
 //!
 //! ```
 //! use wharfinger_reconcile::{Comparison, Entries, Entry, Sorter, Totals, Times, Verdict};
@@ -23,12 +22,12 @@
 //! let mut comparison = Comparison::new(Entries::open(&keys.path)?)?;
 //! for object in [Entry::object("a.jpg", 10, Some(5)), Entry::object("old.jpg", 20, Some(5))] {
 //!     comparison.object(object, |finding| {
-//!         if let Verdict::Orphan(orphan) = totals.take(finding) {
+//!         if let Verdict::Orphan(orphan) = totals.add(finding) {
 //!             assert_eq!(orphan.key, "old.jpg");
 //!         }
 //!     })?;
 //! }
-//! comparison.finish(|finding| drop(totals.take(finding)))?;
+//! comparison.finish(|finding| drop(totals.add(finding)))?;
 //! assert_eq!((totals.orphans.bytes, totals.missing), (20, 1));
 //! # Ok(())
 //! # }
@@ -43,7 +42,7 @@ mod totals;
 
 pub use compare::{CompareError, Comparison, Finding, compare};
 pub use entry::{Entry, KEY_BYTES_MAX};
-pub use hints::{Hints, OBJECTS_MAX as HINT_OBJECTS_MAX, bare, decoded as percent_decoded};
+pub use hints::{Hints, OBJECTS_MAX as HINT_OBJECTS_MAX, decoded as percent_decoded, normalized};
 pub use prefixes::PrefixTotal;
 pub use sorter::{Entries, FAN_IN, MEMORY_MAX, Sorted, Sorter};
 pub use totals::{AGES, Count, SAMPLES_MAX, Times, Totals, Verdict};

@@ -1,5 +1,5 @@
-//! Sums by prefix in bounded memory: keys come in order, so that a prefix is over when another begins, and only the
-//! largest are remembered.
+//! Sums by prefix in bounded memory. Keys arrive sorted, so the sum of a prefix is complete when another prefix starts.
+//! Only the largest sums are kept.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,18 +8,18 @@ use crate::totals::Count;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefixTotal {
-    /// Empty for objects that lie at the top.
+    /// Empty for objects that are in no folder.
     pub prefix: String,
     #[serde(flatten)]
     pub count: Count,
 }
 
-/// A key belongs to the folder it lies in, or to that folder's ancestor of `depth` parts.
+/// A key is counted for its folder, or for the first `depth` parts of a deeper folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Prefixes {
     depth: usize,
     totals_max: usize,
-    /// The folders that the last key lies in, from the top down, each inside the one before it.
+    /// The folders of the last key, each inside the one before it.
     open: Vec<PrefixTotal>,
     largest: Vec<PrefixTotal>,
     others: Count,
@@ -41,12 +41,12 @@ impl Prefixes {
         while let Some(ended) =
             self.open.pop_if(|folder| !folder.prefix.is_empty() && !object.key.starts_with(&folder.prefix))
         {
-            self.remember(ended);
+            self.close(ended);
         }
-        let known = self.open.last().map_or(0, |folder| folder.prefix.len());
+        let open_bytes = self.open.last().map_or(0, |folder| folder.prefix.len());
         let mut ends = object.key.match_indices('/').map(|(at, _)| at + 1);
         while self.open.len() <= self.depth
-            && let Some(end) = ends.find(|end| *end > known)
+            && let Some(end) = ends.find(|end| *end > open_bytes)
         {
             self.open.push(PrefixTotal { prefix: object.key[..end].to_owned(), count: Count::default() });
         }
@@ -55,22 +55,23 @@ impl Prefixes {
         }
     }
 
-    fn remember(&mut self, total: PrefixTotal) {
-        keep(&mut self.largest, &mut self.others, total, self.totals_max);
+    fn close(&mut self, total: PrefixTotal) {
+        add_to_largest(&mut self.largest, &mut self.others, total, self.totals_max);
     }
 
     pub(crate) fn totals(&self) -> (Vec<PrefixTotal>, Count) {
         let (mut largest, mut others) = (self.largest.clone(), self.others);
         for folder in &self.open {
-            keep(&mut largest, &mut others, folder.clone(), self.totals_max);
+            add_to_largest(&mut largest, &mut others, folder.clone(), self.totals_max);
         }
         largest.sort_by(|a, b| b.count.bytes.cmp(&a.count.bytes).then_with(|| a.prefix.cmp(&b.prefix)));
         (largest, others)
     }
 }
 
-/// Of two with the same bytes, the one with more objects is the larger, then the one that comes first.
-fn keep(largest: &mut Vec<PrefixTotal>, others: &mut Count, total: PrefixTotal, totals_max: usize) {
+/// Adds a sum, and moves the smallest to `others` if there are too many. Sums with equal bytes are ordered by their number
+/// of objects, then by name.
+fn add_to_largest(largest: &mut Vec<PrefixTotal>, others: &mut Count, total: PrefixTotal, totals_max: usize) {
     if total.count.objects == 0 {
         return;
     }
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_end_where_others_begin() {
+    fn a_folder_ends_where_the_next_begins() {
         let mut prefixes = Prefixes::new(2, 10);
         for key in ["a", "a.txt", "a/1", "a/b/1", "a/b/c/2", "a/c", "ab", "b/x/1"] {
             prefixes.add(&Entry::object(key, 10, None));
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_largest_are_told_apart() {
+    fn only_the_largest_prefixes_are_listed() {
         let mut prefixes = Prefixes::new(1, 2);
         for folder in 0..1_000u64 {
             prefixes.add(&Entry::object(format!("{folder:04}/x"), folder, None));

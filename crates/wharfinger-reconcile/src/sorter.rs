@@ -1,5 +1,5 @@
-//! Any number of entries into the order of their keys, each key once, on disk and in bounded memory. What comes in
-//! order goes straight through; the rest is sorted in runs, which are merged, a bounded number at a time.
+//! Sorts any number of entries by key, on disk and in bounded memory, and removes duplicates. Sorted input is written
+//! directly. Other input is sorted in runs, and a bounded number of runs is merged at a time.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -9,37 +9,37 @@ use std::path::{Path, PathBuf};
 
 use crate::entry::Entry;
 
-/// Entries that are held while a run is sorted, in bytes.
+/// The memory for the entries of one run.
 pub const MEMORY_MAX: usize = 2 << 20;
-/// Runs that are merged at once.
+/// The number of runs that are merged at once.
 pub const FAN_IN: usize = 64;
 const BUFFER_BYTES: usize = 64 << 10;
-/// Of each of many runs that are read at once.
+/// Smaller, because many runs are read at once.
 const RUN_BUFFER_BYTES: usize = 16 << 10;
 
-/// Takes entries in any order.
+/// Accepts entries in any order.
 pub struct Sorter {
     folder: PathBuf,
     memory_max: usize,
     fan_in: usize,
-    /// What came in order from the beginning.
-    straight: Run,
+    /// The sorted entries at the start of the input.
+    sorted_start: Run,
     last: Option<String>,
-    held: Vec<Entry>,
-    held_bytes: usize,
+    buffer: Vec<Entry>,
+    buffer_bytes: usize,
     runs: Vec<PathBuf>,
     runs_made: usize,
     pushed: u64,
 }
 
-/// A list on disk in the order of its keys, each of them once.
+/// A list on disk, sorted by key, without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sorted {
     pub path: PathBuf,
     pub entries: u64,
-    /// Entries that were left out because their key was there already.
+    /// The number of entries that were dropped because their key repeats another one.
     pub duplicates: u64,
-    /// Whether they came in order.
+    /// Whether the input was sorted.
     pub was_in_order: bool,
 }
 
@@ -67,22 +67,22 @@ impl Run {
 }
 
 impl Sorter {
-    /// Sorts in a folder, which is made, and which should be empty: what lies there may be overwritten.
+    /// Sorts in this folder, which is created. It should be empty, because its files may be overwritten.
     pub fn new(folder: &Path) -> io::Result<Sorter> {
         Sorter::with_limits(folder, MEMORY_MAX, FAN_IN)
     }
 
-    /// The same with other limits.
+    /// Like [`Sorter::new`], with other limits.
     pub fn with_limits(folder: &Path, memory_max: usize, fan_in: usize) -> io::Result<Sorter> {
         fs::create_dir_all(folder)?;
         Ok(Sorter {
             folder: folder.to_owned(),
             memory_max,
             fan_in: fan_in.max(2),
-            straight: Run::create(folder.join("straight"))?,
+            sorted_start: Run::create(folder.join("sorted-start"))?,
             last: None,
-            held: Vec::new(),
-            held_bytes: 0,
+            buffer: Vec::new(),
+            buffer_bytes: 0,
             runs: Vec::new(),
             runs_made: 0,
             pushed: 0,
@@ -91,10 +91,10 @@ impl Sorter {
 
     pub fn push(&mut self, entry: Entry) -> io::Result<()> {
         self.pushed += 1;
-        if self.held.is_empty() && self.runs.is_empty() {
+        if self.buffer.is_empty() && self.runs.is_empty() {
             match self.last.as_deref().map(|last| entry.key.as_str().cmp(last)) {
                 None | Some(Ordering::Greater) => {
-                    self.straight.push(&entry)?;
+                    self.sorted_start.push(&entry)?;
                     let last = self.last.get_or_insert_default();
                     last.clear();
                     last.push_str(&entry.key);
@@ -104,24 +104,24 @@ impl Sorter {
                 Some(Ordering::Less) => {}
             }
         }
-        self.held_bytes += entry.weight();
-        self.held.push(entry);
-        if self.held_bytes >= self.memory_max { self.spill() } else { Ok(()) }
+        self.buffer_bytes += entry.memory_bytes();
+        self.buffer.push(entry);
+        if self.buffer_bytes >= self.memory_max { self.spill() } else { Ok(()) }
     }
 
     fn spill(&mut self) -> io::Result<()> {
-        self.held.sort_by(|a, b| a.key.cmp(&b.key));
+        self.buffer.sort_by(|a, b| a.key.cmp(&b.key));
         let mut run = self.next_run()?;
         let mut last: Option<&str> = None;
-        for entry in &self.held {
+        for entry in &self.buffer {
             if last != Some(&entry.key) {
                 run.push(entry)?;
             }
             last = Some(&entry.key);
         }
         self.runs.push(run.close()?);
-        self.held = Vec::new();
-        self.held_bytes = 0;
+        self.buffer = Vec::new();
+        self.buffer_bytes = 0;
         Ok(())
     }
 
@@ -130,23 +130,23 @@ impl Sorter {
         Run::create(self.folder.join(format!("run-{}", self.runs_made)))
     }
 
-    /// Merges what there is into one list under this name, and removes the folder that was sorted in.
+    /// Merges all entries into one list at `to`, and removes the folder.
     pub fn finish(mut self, to: &Path) -> io::Result<Sorted> {
-        if !self.held.is_empty() {
+        if !self.buffer.is_empty() {
             self.spill()?;
         }
         let was_in_order = self.runs.is_empty();
-        let straight = std::mem::replace(&mut self.straight, Run::create(self.folder.join("none"))?);
-        let mut entries = straight.entries;
-        let straight = straight.close()?;
-        let whole = if was_in_order {
-            straight
+        let sorted_start = std::mem::replace(&mut self.sorted_start, Run::create(self.folder.join("none"))?);
+        let mut entries = sorted_start.entries;
+        let sorted_start = sorted_start.close()?;
+        let complete = if was_in_order {
+            sorted_start
         } else {
-            self.runs.insert(0, straight);
+            self.runs.insert(0, sorted_start);
             while self.runs.len() > self.fan_in {
-                let some: Vec<PathBuf> = self.runs.drain(..self.fan_in).collect();
+                let first: Vec<PathBuf> = self.runs.drain(..self.fan_in).collect();
                 let into = self.next_run()?;
-                let (merged, _) = merge(&some, into)?;
+                let (merged, _) = merge(&first, into)?;
                 self.runs.push(merged);
             }
             let into = self.next_run()?;
@@ -154,14 +154,15 @@ impl Sorter {
             entries = count;
             merged
         };
-        File::open(&whole)?.sync_all()?;
-        fs::rename(&whole, to)?;
+        File::open(&complete)?.sync_all()?;
+        fs::rename(&complete, to)?;
         fs::remove_dir_all(&self.folder)?;
         Ok(Sorted { path: to.to_owned(), entries, duplicates: self.pushed - entries, was_in_order })
     }
 }
 
-/// The next entry of a run. The smallest key is the greatest, as the heap wants it; of the same key the older run's.
+/// The next entry of a run. The order is reversed, because the heap pops its greatest element first. For equal keys the
+/// earlier run comes first.
 struct Head {
     entry: Entry,
     run: usize,

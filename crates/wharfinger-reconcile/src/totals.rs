@@ -1,5 +1,5 @@
-//! What a comparison adds up to: objects and bytes, by age and by prefix, and a few names of each kind. Of the same
-//! size however much was compared, and written down between two steps it goes on where it was.
+//! The sums of a comparison: objects and bytes, by age and by prefix, and some samples of each kind. The size is bounded.
+//! Totals can be serialized between two findings and continued later.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::prefixes::{PrefixTotal, Prefixes};
 pub const SAMPLES_MAX: usize = 20;
 const DAY_MS: i64 = 86_400_000;
 
-/// Upper limits of ages in days, and what they are called. The last holds all that is older.
+/// Upper limits of ages in days, and their names. The last one has no limit.
 pub const AGES: [(i64, &str); 6] = [
     (1, "under 1 day"),
     (7, "under 7 days"),
@@ -38,21 +38,21 @@ impl Count {
     }
 }
 
-/// When an orphan is old enough to be called one.
+/// Decides when an object without a key is old enough to be an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
-    /// When the list of keys was made: ages are counted up to here.
+    /// The time when the list of keys was made. Ages are counted up to it.
     pub as_of: i64,
-    /// What was stored in so many milliseconds before that, or after it, may not have been written down yet.
+    /// An object that was stored less than this before `as_of`, or after it, may not be on the list yet.
     pub grace_ms: i64,
 }
 
-/// What becomes of a finding.
+/// The decision about a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing is to be said of it.
-    Fine,
-    /// Nobody answers for it, and it is old enough that somebody should.
+    /// Nothing to report.
+    Ok,
+    /// An object without a key that is old enough to be reported.
     Orphan(Entry),
     Missing(Entry),
 }
@@ -64,14 +64,14 @@ pub struct Totals {
     pub listed: Count,
     pub kept: Count,
     pub orphans: Count,
-    /// No key answers for them, but they are younger than the grace, or the store does not say how old they are.
+    /// Objects without a key that are younger than the grace, or whose age the store does not report.
     pub young: Count,
-    /// Empty objects whose names end in a slash, by which consoles show folders. They are nobody's and hold nothing.
+    /// Empty objects whose names end in a slash. Consoles create them to show folders.
     pub folders: u64,
-    /// Of another size than the list says; these are kept too.
+    /// Objects with another size than the list says. They are counted in `kept` too.
     pub resized: Count,
     pub missing: u64,
-    /// When the youngest of those that are kept was stored. A list that knows nothing younger may be as old as that.
+    /// The time of the newest object whose key is in the list. The list may be as old as that.
     pub newest_kept: Option<i64>,
     pub newest_orphan: Option<i64>,
     by_age: [Count; AGES.len()],
@@ -82,7 +82,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Sums are told for so many of the largest prefixes, of so many parts each.
+    /// Sums are kept for the `prefixes_max` largest prefixes, of at most `depth` parts each.
     pub fn new(times: Times, depth: usize, prefixes_max: usize) -> Totals {
         Totals {
             times,
@@ -107,18 +107,18 @@ impl Totals {
         self.times
     }
 
-    /// Counts a finding. They come in the order of their keys.
-    pub fn take(&mut self, finding: Finding) -> Verdict {
+    /// Counts a finding. Findings must arrive in the order of their keys.
+    pub fn add(&mut self, finding: Finding) -> Verdict {
         match finding {
             Finding::Kept(object) => {
-                self.keep(&object);
-                Verdict::Fine
+                self.add_kept(&object);
+                Verdict::Ok
             }
             Finding::Resized { object, .. } => {
-                self.keep(&object);
+                self.add_kept(&object);
                 self.resized.add(&object);
                 sample(&mut self.resized_samples, object.key);
-                Verdict::Fine
+                Verdict::Ok
             }
             Finding::Missing(key) => {
                 self.missing += 1;
@@ -127,25 +127,25 @@ impl Totals {
             }
             Finding::Orphan(object) => {
                 self.listed.add(&object);
-                self.orphan(object)
+                self.add_orphan(object)
             }
         }
     }
 
-    fn keep(&mut self, object: &Entry) {
+    fn add_kept(&mut self, object: &Entry) {
         self.listed.add(object);
         self.kept.add(object);
         self.newest_kept = self.newest_kept.max(object.modified_at);
     }
 
-    fn orphan(&mut self, object: Entry) -> Verdict {
+    fn add_orphan(&mut self, object: Entry) -> Verdict {
         if object.key.ends_with('/') && object.size == Some(0) {
             self.folders += 1;
-            return Verdict::Fine;
+            return Verdict::Ok;
         }
         let Some(age_ms) = self.times.age_ms(&object).filter(|age| *age >= self.times.grace_ms) else {
             self.young.add(&object);
-            return Verdict::Fine;
+            return Verdict::Ok;
         };
         self.orphans.add(&object);
         self.newest_orphan = self.newest_orphan.max(object.modified_at);
@@ -157,8 +157,8 @@ impl Totals {
         Verdict::Orphan(object)
     }
 
-    /// What was called missing, and was found when it was looked for by name.
-    pub fn found_after_all(&mut self, key: &str) {
+    /// Removes a key that was counted as missing, because a second check has found its object.
+    pub fn remove_missing(&mut self, key: &str) {
         self.missing = self.missing.saturating_sub(1);
         self.missing_samples.retain(|sample| sample != key);
     }
@@ -167,19 +167,19 @@ impl Totals {
         AGES.iter().map(|(_, name)| *name).zip(self.by_age)
     }
 
-    /// The prefixes with the most bytes, the largest first, and what all others hold.
+    /// The prefixes with the most bytes, the largest first, and the sum of all others.
     pub fn by_prefix(&self) -> (Vec<PrefixTotal>, Count) {
         self.prefixes.totals()
     }
 }
 
 impl Times {
-    /// None where the store does not say.
+    /// None: the store does not report the time.
     fn age_ms(self, object: &Entry) -> Option<i64> {
         object.modified_at.filter(|at| *at > 0).map(|at| self.as_of.saturating_sub(at))
     }
 
-    /// What was last changed after this is too young to be called an orphan.
+    /// An object that was changed after this time is too young to be an orphan.
     pub fn cutoff(self) -> i64 {
         self.as_of.saturating_sub(self.grace_ms)
     }

@@ -1,10 +1,10 @@
-//! The examples run, and say what they should. Cargo builds them with the tests.
+//! Runs the examples and checks their output. Cargo builds them with the tests.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-/// Where Cargo puts examples: beside the folder of the tests.
+/// The path of an example. Cargo puts examples beside the folder of the tests.
 fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a path");
     let folder = test.parent().and_then(|deps| deps.parent()).expect("a target folder");
@@ -13,8 +13,8 @@ fn example(name: &str) -> PathBuf {
 
 #[test]
 fn find_orphans() {
-    let place = tempfile::tempdir().expect("a folder");
-    let (folder, list) = (place.path().join("files"), place.path().join("list"));
+    let workspace = tempfile::tempdir().expect("a folder");
+    let (folder, list) = (workspace.path().join("files"), workspace.path().join("list"));
     std::fs::create_dir(&folder).expect("a folder");
     let day_ago = SystemTime::now() - Duration::from_secs(86_400);
     for (name, is_old) in [("kept.jpg", true), ("old.jpg", true), ("young.jpg", false)] {
@@ -28,11 +28,11 @@ fn find_orphans() {
     let run = || Command::new(example("find_orphans")).arg(&folder).arg(&list).output().expect("it runs");
     let ran = run();
     assert!(ran.status.success(), "{ran:?}");
-    let said = String::from_utf8(ran.stdout).expect("text");
+    let output = String::from_utf8(ran.stdout).expect("text");
     assert_eq!(
-        said.lines().collect::<Vec<_>>(),
-        ["missing\tabsent.jpg", "orphan\told.jpg\t7", "7 of 24 bytes are wasted"]
+        output.lines().collect::<Vec<_>>(),
+        ["missing\tabsent.jpg", "orphan\told.jpg\t7", "orphans use 7 of 24 bytes"]
     );
     std::fs::write(&list, "").expect("a list");
-    assert!(!run().status.success(), "with an empty list everything would be an orphan");
+    assert!(!run().status.success(), "an empty list is refused");
 }

@@ -1,4 +1,4 @@
-//! Sorting and comparing next to sets that hold everything in memory.
+//! Sorting and comparing are checked against sets in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,17 +13,17 @@ fn sorted(keys: &[String], memory_max: usize, fan_in: usize) -> (Vec<Entry>, u64
     let mut sorter =
         Sorter::with_limits(&folder.path().join("sorting"), memory_max, fan_in).expect("a sorter");
     for key in keys {
-        sorter.push(Entry::key(key.clone())).expect("room");
+        sorter.push(Entry::key(key.clone())).expect("written");
     }
     let sorted = sorter.finish(&folder.path().join("keys")).expect("a list");
-    assert!(!folder.path().join("sorting").exists(), "nothing is left of the runs");
+    assert!(!folder.path().join("sorting").exists(), "the runs are removed");
     let entries: io::Result<Vec<Entry>> = Entries::open(&sorted.path).expect("a list").collect();
     let entries = entries.expect("entries");
     assert_eq!(entries.len() as u64, sorted.entries);
     (entries, sorted.duplicates)
 }
 
-/// Short keys of few letters, so that they meet; with a slash, what sorts before it, and what lies beyond ASCII.
+/// Short keys of few letters, so that many are equal: with slashes, characters that sort before a slash, and non-ASCII.
 fn key() -> impl Strategy<Value = String> {
     prop::collection::vec(
         prop::sample::select(vec!['a', 'b', '/', '-', ' ', '\n', 'é', '\u{10000}', '\u{ffff}']),
@@ -41,20 +41,20 @@ struct Found {
 }
 
 impl Found {
-    fn take(&mut self, finding: Finding) {
+    fn add(&mut self, finding: Finding) {
         let (set, key) = match finding {
             Finding::Kept(object) => (&mut self.kept, object.key),
             Finding::Resized { object, .. } => (&mut self.resized, object.key),
             Finding::Orphan(object) => (&mut self.orphans, object.key),
             Finding::Missing(key) => (&mut self.missing, key.key),
         };
-        assert!(set.insert(key), "told twice");
+        assert!(set.insert(key), "reported twice");
     }
 }
 
 proptest! {
     #[test]
-    fn keys_are_sorted_by_their_bytes_and_each_is_there_once(
+    fn keys_are_sorted_by_their_bytes_without_duplicates(
         keys in prop::collection::vec(key(), 0..300),
         memory_max in 1usize..3_000,
         fan_in in 2usize..6,
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn a_comparison_finds_what_sets_do_also_when_it_is_interrupted(
+    fn a_comparison_agrees_with_sets_even_if_it_is_interrupted(
         keys in prop::collection::btree_map(key(), prop::option::of(0u64..3), 0..60),
         objects in prop::collection::btree_map(key(), 0u64..3, 0..60),
         stop_at in 0usize..60,
@@ -90,27 +90,27 @@ proptest! {
         let object_entries: Vec<Entry> =
             objects.iter().map(|(key, size)| Entry::object(key.clone(), *size, None)).collect();
         let mut whole = Found::default();
-        compare(key_entries(), object_entries.iter().cloned().map(Ok), |finding| whole.take(finding)).expect("in order");
+        compare(key_entries(), object_entries.iter().cloned().map(Ok), |finding| whole.add(finding)).expect("in order");
         prop_assert_eq!(&whole, &expected);
 
         let stop_at = stop_at.min(object_entries.len());
         let mut parts = Found::default();
         let mut first = Comparison::new(key_entries()).expect("in order");
         for object in &object_entries[..stop_at] {
-            first.object(object.clone(), |finding| parts.take(finding)).expect("in order");
+            first.object(object.clone(), |finding| parts.add(finding)).expect("in order");
         }
         let last = stop_at.checked_sub(1).map(|at| object_entries[at].key.as_str());
-        let mut second = Comparison::after(key_entries(), last).expect("in order");
+        let mut second = Comparison::resume_after(key_entries(), last).expect("in order");
         for object in &object_entries[stop_at..] {
-            second.object(object.clone(), |finding| parts.take(finding)).expect("in order");
+            second.object(object.clone(), |finding| parts.add(finding)).expect("in order");
         }
-        second.finish(|finding| parts.take(finding)).expect("in order");
+        second.finish(|finding| parts.add(finding)).expect("in order");
         prop_assert_eq!(&parts, &expected);
     }
 
-    /// A totals that is written down and read again between any two findings ends the same.
+    /// Totals may be serialized and read again between any two findings.
     #[test]
-    fn a_tally_goes_on_where_it_was(
+    fn serialized_totals_continue_with_the_same_result(
         objects in prop::collection::btree_map(key(), (0u64..100, 0i64..200), 1..60),
         stop_at in 0usize..60,
     ) {
@@ -120,13 +120,13 @@ proptest! {
         let mut orphans = BTreeMap::new();
         for (at, (key, (size, modified_at))) in objects.iter().enumerate() {
             let object = Entry::object(key.clone(), *size, Some(*modified_at));
-            if let Verdict::Orphan(orphan) = whole.take(Finding::Orphan(object.clone())) {
+            if let Verdict::Orphan(orphan) = whole.add(Finding::Orphan(object.clone())) {
                 orphans.insert(orphan.key, orphan.size.unwrap_or(0));
             }
             if at == stop_at {
-                parts = serde_json::from_str(&serde_json::to_string(&parts).expect("JSON")).expect("a totals");
+                parts = serde_json::from_str(&serde_json::to_string(&parts).expect("JSON")).expect("totals");
             }
-            parts.take(Finding::Orphan(object));
+            parts.add(Finding::Orphan(object));
         }
         prop_assert_eq!(&parts, &whole);
         let (totals, others) = whole.by_prefix();
@@ -142,7 +142,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_out_of_order_is_refused() {
+fn unsorted_lists_are_rejected() {
     let entries = |keys: &[&str]| keys.iter().map(|key| Ok(Entry::key(*key))).collect::<Vec<_>>();
     let out_of_order = compare(entries(&["a"]), entries(&["b", "a"]), drop);
     assert!(matches!(out_of_order, Err(CompareError::ObjectsOutOfOrder { .. })), "{out_of_order:?}");
@@ -153,15 +153,15 @@ fn what_is_out_of_order_is_refused() {
 }
 
 #[test]
-fn a_list_that_was_cut_off_is_no_shorter_list() {
+fn a_truncated_list_is_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut sorter = Sorter::new(&folder.path().join("sorting")).expect("a sorter");
-    sorter.push(Entry::object("a-key", 1, Some(2))).expect("room");
+    sorter.push(Entry::object("a-key", 1, Some(2))).expect("written");
     let sorted = sorter.finish(&folder.path().join("keys")).expect("a list");
     let whole = std::fs::read(&sorted.path).expect("the list");
     for length in 1..whole.len() {
         std::fs::write(&sorted.path, &whole[..length]).expect("the list");
         let read: io::Result<Vec<Entry>> = Entries::open(&sorted.path).expect("a list").collect();
-        assert!(read.is_err(), "cut off at {length}");
+        assert!(read.is_err(), "truncated at {length}");
     }
 }

@@ -1,4 +1,5 @@
-//! A bucket of somebody else's: reached by its URL, asked for keys of any spelling, and looked at for marks of ours.
+//! A bucket that does not belong to this program, given by its URL. Keys may have any spelling. A marker shows that a
+//! Wharfinger stores its files there.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,52 +12,53 @@ use super::super::{Failure, failed};
 use crate::config::{Flags, ForeignBucket, foreign_bucket};
 
 pub(super) struct Bucket {
-    /// Of the whole bucket: keys are full names.
+    /// The whole bucket: keys are full names.
     pub(super) store: Arc<dyn BlobStore>,
-    /// What is looked at: empty, or ends in a slash, so that `images` does not mean `images2/` too.
+    /// Only keys with this prefix are compared. It is empty or ends in a slash, so that `images` does not match `images2/`.
     pub(super) prefix: String,
-    pub(super) shown: String,
-    place: StoreConfig,
+    /// For messages, without credentials.
+    pub(super) url: String,
+    config: StoreConfig,
 }
 
 impl Bucket {
-    pub(super) async fn reach(flags: &Flags, name: &'static str, url: &str) -> Result<Bucket, Failure> {
-        let ForeignBucket { place, prefix } = foreign_bucket(flags, name, url)?;
-        let connected = place.connect().await.map_err(failed)?;
-        let store: Arc<dyn BlobStore> = match (connected, place.folder()) {
+    pub(super) async fn connect(flags: &Flags, name: &'static str, url: &str) -> Result<Bucket, Failure> {
+        let ForeignBucket { place: config, prefix } = foreign_bucket(flags, name, url)?;
+        let connected = config.connect().await.map_err(failed)?;
+        let store: Arc<dyn BlobStore> = match (connected, config.folder()) {
             (Some(store), _) => store,
             (None, Some(folder)) => Arc::new(
                 DiskStore::open_foreign(folder)
                     .map_err(|error| Failure::Failed(format!("{}: {error}", folder.display())))?,
             ),
-            (None, None) => return Err(Failure::Usage(format!("{name}: no store is known for {url}"))),
+            (None, None) => return Err(Failure::Usage(format!("{name}: {url} is not a supported store"))),
         };
-        let shown = format!("{place}{prefix}");
-        // Also tells the store's time.
-        store.check().await.map_err(|error| Failure::Failed(format!("{shown}: {error}")))?;
-        Ok(Bucket { store, prefix, shown, place })
+        let url = format!("{config}{prefix}");
+        // This call also reads the clock of the store.
+        store.check().await.map_err(|error| Failure::Failed(format!("{url}: {error}")))?;
+        Ok(Bucket { store, prefix, url, config })
     }
 
-    /// What tells it from all others, of other accounts and machines too.
+    /// Differs between any two buckets, also of different accounts and machines.
     pub(super) fn identity(&self) -> String {
-        let place = match &self.place {
+        let location = match &self.config {
             StoreConfig::S3(options) => format!("{:?} {:?}", options.endpoint, options.region),
             StoreConfig::Azure(options) => format!("{} {:?}", options.account, options.endpoint),
             StoreConfig::Gcs(_) => String::new(),
             StoreConfig::Disk(_) => format!("{:?}", self.folder()),
         };
-        format!("{} {place}", self.shown)
+        format!("{} {location}", self.url)
     }
 
-    /// A name that the store can be asked for. In a folder there are fewer than in a bucket.
+    /// The key for requests to the store. None: the store cannot have an object of that name. Folders allow fewer names.
     pub(super) fn key(&self, text: &str) -> Option<ObjectKey> {
-        let is_path = self.place.folder().is_none() || text.split('/').all(|part| !part.is_empty());
+        let is_path = self.config.folder().is_none() || text.split('/').all(|part| !part.is_empty());
         ObjectKey::from_foreign_bucket(text).ok().filter(|_| is_path)
     }
 
-    /// The bucket's own name, where it has one.
+    /// The name of the bucket. A folder has none.
     pub(super) fn name(&self) -> Option<&str> {
-        match &self.place {
+        match &self.config {
             StoreConfig::S3(options) => Some(&options.bucket),
             StoreConfig::Gcs(options) => Some(&options.bucket),
             StoreConfig::Azure(options) => Some(&options.container),
@@ -64,18 +66,18 @@ impl Bucket {
         }
     }
 
-    /// What stands before a key where people write whole addresses.
+    /// The texts before a key in complete addresses of an object.
     pub(super) fn addresses(&self) -> Vec<String> {
         match self.name() {
             Some(name) => vec![
-                self.place.to_string(),
+                self.config.to_string(),
                 format!("{name}/"),
                 format!("/{name}/"),
                 format!("https://{name}.s3.amazonaws.com/"),
                 format!("https://storage.googleapis.com/{name}/"),
             ],
             None => {
-                let folders = [self.place.folder().cloned(), self.folder()].into_iter().flatten();
+                let folders = [self.config.folder().cloned(), self.folder()].into_iter().flatten();
                 let folders = folders.map(|folder| folder.display().to_string());
                 let folders = folders.map(|folder| format!("{}/", folder.trim_end_matches('/')));
                 folders
@@ -85,20 +87,20 @@ impl Bucket {
         }
     }
 
-    /// Where it really is, if it is a folder.
+    /// The path without symbolic links, if it is a folder.
     pub(super) fn folder(&self) -> Option<PathBuf> {
-        self.place.folder().map(|folder| folder.canonicalize().unwrap_or_else(|_| folder.clone()))
+        self.config.folder().map(|folder| folder.canonicalize().unwrap_or_else(|_| folder.clone()))
     }
 
-    /// Whether a key is the mark of a store that a Wharfinger keeps.
-    pub(super) fn is_mark(key: &str) -> bool {
+    /// Whether a key is the marker of a Wharfinger's store.
+    pub(super) fn is_marker(key: &str) -> bool {
         key.strip_suffix(ObjectKey::marker().as_str())
             .is_some_and(|before| before.is_empty() || before.ends_with('/'))
     }
 
-    /// A mark in a folder above what is looked at: what is below is that Wharfinger's.
-    pub(super) async fn mark_above(&self) -> Result<Option<String>, Failure> {
-        // A folder may lie within a store, at any depth.
+    /// A marker in a folder above the prefix: the objects below belong to that Wharfinger.
+    pub(super) async fn marker_above(&self) -> Result<Option<String>, Failure> {
+        // The folder may be inside a store, at any depth.
         if let Some(root) = self.folder() {
             for folder in root.ancestors() {
                 if DiskStore::mark(folder).map_err(failed)?.is_some() {
@@ -108,16 +110,16 @@ impl Bucket {
         }
         let folders = self.prefix.match_indices('/').map(|(at, _)| &self.prefix[..=at]);
         for folder in std::iter::once("").chain(folders) {
-            let mark = format!("{folder}{}", ObjectKey::marker());
-            let Some(key) = self.key(&mark) else { continue };
+            let marker = format!("{folder}{}", ObjectKey::marker());
+            let Some(key) = self.key(&marker) else { continue };
             match self.store.head(&key, None).await {
-                Ok(_) => return Ok(Some(mark)),
+                Ok(_) => return Ok(Some(marker)),
                 Err(BlobError::NotFound) => {}
                 Err(error) if error.is_retryable() => return Err(failed(error)),
                 Err(error) => {
                     return Err(Failure::Failed(format!(
-                        "whether a Wharfinger keeps this bucket cannot be seen: {mark}: {error}. Before anything is \
-                         deleted, the right to read that name is needed, and to list the bucket"
+                        "cannot check whether a Wharfinger uses this bucket: {marker}: {error}. --delete needs the \
+                         rights to read that object and to list the bucket"
                     )));
                 }
             }
@@ -126,11 +128,11 @@ impl Bucket {
     }
 }
 
-/// A key that is written as an address, without what stands before it there: what is known, or any host.
+/// Removes the address before a key: one of `addresses`, or the scheme and host of any URL.
 pub(super) fn without_address<'k>(key: &'k str, addresses: &[String]) -> &'k str {
     let known = |key: &'k str| addresses.iter().find_map(|address| key.strip_prefix(address.as_str()));
-    let behind_host = || key.split_once("://").and_then(|(_, address)| address.split_once('/'));
-    known(key).or_else(|| behind_host().map(|(_, path)| known(path).unwrap_or(path))).unwrap_or(key)
+    let after_host = || key.split_once("://").and_then(|(_, address)| address.split_once('/'));
+    known(key).or_else(|| after_host().map(|(_, path)| known(path).unwrap_or(path))).unwrap_or(key)
 }
 
 #[cfg(test)]
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_known_whatever_its_host() {
+    fn an_address_is_removed_for_any_host() {
         let addresses = ["s3://pics/", "pics/", "/pics/"].map(str::to_owned);
         for written in [
             "images/a",

@@ -1,5 +1,5 @@
-//! Deleting orphans: only after everything was compared, within limits, when somebody has agreed, and each only if it is
-//! still what was listed. What becomes of each is written down.
+//! Deletes orphans: after the whole comparison, within limits, and after a confirmation. Each object is deleted only if it
+//! has not changed since the listing. A log records every result.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _, Write as _};
@@ -16,89 +16,89 @@ use wharfinger_stores::{BlobError, ObjectMeta};
 use super::super::{Failure, failed};
 use super::Arguments;
 use super::bucket::Bucket;
-use super::disguise;
-use super::not_stopped;
+use super::check_not_stopped;
 use super::progress::Progress;
+use super::spelling;
 use super::state::State;
 use crate::clock::{Clock, rfc3339};
 use crate::config::format_size;
 
 const HEADS_AT_ONCE: usize = 32;
-/// Few, so that not much time goes by between the last look and the end.
+/// Small, so that little time passes between the last check of an object and its delete.
 const BATCH_MAX: usize = 100;
 const SAMPLES_SHOWN: usize = 10;
 
-/// How far it has come.
+/// The progress of the deletion, for a resumed run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Deletion {
-    /// In the list of orphans.
+    /// The position in the list of orphans.
     offset: u64,
-    /// Up to here deletes may have been sent.
-    begun: u64,
+    /// Deletes up to this position may have been sent.
+    sent_up_to: u64,
     pub(super) log: PathBuf,
     pub(super) deleted: Count,
-    /// Somebody else had deleted them.
-    pub(super) gone: u64,
-    /// They were written again since they were listed.
+    /// Another program has deleted them.
+    pub(super) already_deleted: u64,
+    /// They were written again after the listing.
     pub(super) changed: u64,
-    /// A key answers for them since.
-    pub(super) known: u64,
-    /// The store cannot be asked for them by their names.
-    pub(super) unnamable: u64,
+    /// The list has a key for them now.
+    pub(super) key_added: u64,
+    /// The store accepts no request for their names.
+    pub(super) invalid_name: u64,
     pub(super) failed: u64,
-    /// The bucket keeps older versions, and they were left there with their bytes.
+    /// The bucket keeps older versions, and these were not deleted.
     pub(super) keeps_versions: bool,
 }
 
-/// Whether anything was deleted by an interrupted run of the same command.
-pub(super) fn so_far(state: &State) -> String {
-    match state.at.deletion.as_ref().map_or(0, |deletion| deletion.deleted.objects) {
+/// Says whether an interrupted run of the same command has deleted anything.
+pub(super) fn deleted_so_far(state: &State) -> String {
+    match state.checkpoint.deletion.as_ref().map_or(0, |deletion| deletion.deleted.objects) {
         0 => "nothing was deleted".into(),
-        deleted => format!("nothing more was deleted than {deleted} objects before"),
+        deleted => format!("an earlier run deleted {deleted} objects, this run deleted nothing"),
     }
 }
 
-/// Why nothing is deleted.
+/// The reason why nothing is deleted.
 pub(super) async fn refusal(
     arguments: &Arguments,
     bucket: &Bucket,
     state: &State,
 ) -> Result<Option<String>, Failure> {
-    let above = bucket.mark_above().await?;
-    let mark = state.at.mark.clone().or(above);
-    let reason = match reason(arguments, state, mark) {
+    let above = bucket.marker_above().await?;
+    let marker = state.checkpoint.marker.clone().or(above);
+    let reason = match reason(arguments, state, marker) {
         Some(reason) => Some(reason),
-        None => disguised(bucket, state)?,
+        None => misspelled(bucket, state)?,
     };
-    Ok(reason.map(|reason| format!("{}: {reason}", so_far(state))))
+    Ok(reason.map(|reason| format!("{}: {reason}", deleted_so_far(state))))
 }
 
-fn reason(arguments: &Arguments, state: &State, mark: Option<String>) -> Option<String> {
-    let (list, totals) = (&state.at.list, &state.at.totals);
-    if let Some(mark) = mark {
+fn reason(arguments: &Arguments, state: &State, marker: Option<String>) -> Option<String> {
+    let (list, totals) = (&state.checkpoint.list, &state.checkpoint.totals);
+    if let Some(marker) = marker {
         return Some(format!(
-            "{mark} says that a Wharfinger keeps its files here, and this list is not its catalog. Its orphans are \
-             deleted by `wharfinger sweep orphan-cleanup`"
+            "{marker} shows that a Wharfinger stores its files here. Use `wharfinger sweep orphan-cleanup` to delete its \
+             orphans"
         ));
     }
     if list.unstripped > 0 {
         let count = list.unstripped;
         return Some(format!(
-            "{count} keys of the list do not begin with --strip-prefix, and their objects would go"
+            "{count} keys of the list do not begin with --strip-prefix, and their objects would be deleted"
         ));
     }
     if list.lacks_final_newline {
         return Some(format!(
-            "the list's last line does not end: it may have been cut off. If it is whole, end it, and say when it was \
-             made: --as-of {}",
+            "the last line of the list has no end, so the list may be cut off. If it is complete, add a line break and \
+             --as-of {}",
             rfc3339(list.as_of)
         ));
     }
     if list.multiline_rows > 0 {
         return Some(format!(
-            "{} rows of the list go over several lines: if a quote is missing there, keys were lost. Make a list of keys \
-             alone, separated by NUL (--null)",
+            "{} rows of the list have several lines: a quote may be missing, and then keys are lost. Use a list with only \
+             the keys, separated by NUL (--null)",
             list.multiline_rows
         ));
     }
@@ -106,8 +106,8 @@ fn reason(arguments: &Arguments, state: &State, mark: Option<String>) -> Option<
         && kept < orphan
     {
         return Some(format!(
-            "the list knows of nothing that was stored after {}, and an orphan was stored at {}: the list may be older \
-             than it seems. Say when it was made, with --as-of",
+            "the newest object on the list was stored at {}, but an orphan was stored at {}: the list may be older than \
+             it seems. Add --as-of with the time of the list",
             rfc3339(kept),
             rfc3339(orphan)
         ));
@@ -116,19 +116,19 @@ fn reason(arguments: &Arguments, state: &State, mark: Option<String>) -> Option<
     let limit = u128::from(listed) * u128::from(arguments.limit_percent);
     if u128::from(orphans) * 100 > limit {
         return Some(format!(
-            "{orphans} of {listed} objects would go, more than {} %. If the list is right, raise --limit-percent",
+            "{orphans} of {listed} objects would be deleted, more than {} %. If the list is right, raise --limit-percent",
             arguments.limit_percent
         ));
     }
     let max = arguments.max_deletes.filter(|max| orphans > *max)?;
-    Some(format!("{orphans} objects would go, more than --max-deletes {max}"))
+    Some(format!("{orphans} objects would be deleted, more than --max-deletes {max}"))
 }
 
-fn disguised(bucket: &Bucket, state: &State) -> Result<Option<String>, Failure> {
-    Ok(disguise::find(state, &bucket.addresses()).map_err(failed)?.map(|(orphan, missing)| {
+fn misspelled(bucket: &Bucket, state: &State) -> Result<Option<String>, Failure> {
+    Ok(spelling::find_pair(state, &bucket.addresses()).map_err(failed)?.map(|(orphan, missing)| {
         format!(
-            "the object {orphan:?}, which no key answers for, and the key {missing:?}, which has no object, differ only in \
-             how they are written. Write the list as the bucket does, or leave that key out"
+            "the orphan {orphan:?} and the missing key {missing:?} differ only in spelling. Use the spelling of the bucket \
+             in the list, or remove that key"
         )
     }))
 }
@@ -140,48 +140,44 @@ pub(super) async fn ask(
     state: &State,
     stop: &CancellationToken,
 ) -> Result<bool, Failure> {
-    let totals = &state.at.totals;
+    let totals = &state.checkpoint.totals;
     let count = totals.orphans.objects;
-    eprintln!(
-        "{count} objects of {} are to be deleted, {}:",
-        bucket.shown,
-        format_size(totals.orphans.bytes)
-    );
-    if let Some(done) = state.at.deletion.as_ref().map(Deletion::done) {
-        eprintln!("  {done} of them were dealt with before this was interrupted");
+    eprintln!("{count} objects of {} will be deleted, {}:", bucket.url, format_size(totals.orphans.bytes));
+    if let Some(done) = state.checkpoint.deletion.as_ref().map(Deletion::done) {
+        eprintln!("  {done} of them were processed before the interruption");
     }
     for orphan in totals.orphan_samples.iter().take(SAMPLES_SHOWN) {
         eprintln!("  {:?}  {}", orphan.key, format_size(orphan.size.unwrap_or(0)));
     }
     if count > SAMPLES_SHOWN as u64 {
-        eprintln!("  … and {} others; --orphans-to FILE writes all", count - SAMPLES_SHOWN as u64);
+        eprintln!("  … and {} more; --orphans-to FILE writes all of them", count - SAMPLES_SHOWN as u64);
     }
     if arguments.all_versions {
-        eprintln!("Older versions and snapshots go too.");
+        eprintln!("Older versions and snapshots will be deleted too.");
     }
-    let (missing, outside) = (totals.missing, state.at.list.outside);
+    let (missing, outside) = (totals.missing, state.checkpoint.list.outside);
     if missing + outside > 0 {
         eprintln!(
-            "{missing} keys of the list have no object, and {outside} lie outside what is looked at: make sure that \
-             they are not these objects' keys, written in another way."
+            "{missing} keys of the list have no object, and {outside} keys are outside the prefix. Check that they are not \
+             other spellings of the keys above."
         );
     }
-    eprint!("To delete, type `delete {count}`: ");
-    let answer = stop.run_until_cancelled(typed()).await.unwrap_or_default();
-    not_stopped(stop)?;
+    eprint!("Type `delete {count}` to delete them: ");
+    let answer = stop.run_until_cancelled(read_line()).await.unwrap_or_default();
+    check_not_stopped(stop)?;
     Ok(answer.trim() == format!("delete {count}"))
 }
 
-/// A line from the terminal. The thread that waits for it is not waited for.
-async fn typed() -> String {
-    let (tell, told) = tokio::sync::oneshot::channel();
+/// Reads a line from the terminal. A thread reads it, so that Ctrl-C does not have to wait.
+async fn read_line() -> String {
+    let (send, answer) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let mut answer = String::new();
         let read = io::stdin().read_line(&mut answer);
-        // Whoever asked may have been interrupted.
-        drop(tell.send(read.map_or_else(|_| String::new(), |_| answer)));
+        // The receiver is dropped after Ctrl-C.
+        drop(send.send(read.map_or_else(|_| String::new(), |_| answer)));
     });
-    told.await.unwrap_or_default()
+    answer.await.unwrap_or_default()
 }
 
 pub(super) async fn run(
@@ -192,17 +188,17 @@ pub(super) async fn run(
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     progress.phase("deleting", "objects");
-    let mut at = match state.at.deletion.take() {
-        Some(at) => at,
+    let mut deletion = match state.checkpoint.deletion.take() {
+        Some(deletion) => deletion,
         None => Deletion {
             offset: 0,
-            begun: 0,
+            sent_up_to: 0,
             log: log_path(arguments)?,
             deleted: Count::default(),
-            gone: 0,
+            already_deleted: 0,
             changed: 0,
-            known: 0,
-            unnamable: 0,
+            key_added: 0,
+            invalid_name: 0,
             failed: 0,
             keeps_versions: false,
         },
@@ -210,67 +206,71 @@ pub(super) async fn run(
     let mut log = File::options()
         .create(true)
         .append(true)
-        .open(&at.log)
-        .map_err(|error| Failure::Failed(format!("{}: {error}", at.log.display())))?;
+        .open(&deletion.log)
+        .map_err(|error| Failure::Failed(format!("{}: {error}", deletion.log.display())))?;
     let mut orphans = File::open(state.orphans()).map_err(failed)?;
-    orphans.seek(io::SeekFrom::Start(at.offset)).map_err(failed)?;
+    orphans.seek(io::SeekFrom::Start(deletion.offset)).map_err(failed)?;
     let mut orphans = BufReader::new(orphans);
-    let mut keys = Known::open(&state.keys()).map_err(failed)?;
+    let mut keys = KeyLookup::open(&state.keys()).map_err(failed)?;
     let batch_max = bucket.store.capabilities().delete_batch_max.clamp(1, BATCH_MAX);
-    let all = state.at.totals.orphans.objects.max(1);
-    let mut done = at.done();
-    let begun_before = at.begun;
+    let all = state.checkpoint.totals.orphans.objects.max(1);
+    let mut done = deletion.done();
+    let sent_before = deletion.sent_up_to;
     loop {
-        let is_begun = at.offset < begun_before;
-        let mut offset = at.offset;
+        let may_be_sent = deletion.offset < sent_before;
+        let mut offset = deletion.offset;
         let batch = next(&mut orphans, batch_max, &mut offset).map_err(failed)?;
         if batch.is_empty() {
             break;
         }
-        // Written down first, so that what an interrupted run has deleted is known to be its doing.
-        at.begun = offset;
-        state.at.deletion = Some(at.clone());
+        // Saved before the deletes are sent, so that a resumed run recognizes its own deletes.
+        deletion.sent_up_to = offset;
+        state.checkpoint.deletion = Some(deletion.clone());
         state.save()?;
-        let known: io::Result<Vec<bool>> = batch.iter().map(|orphan| keys.has(&orphan.key)).collect();
-        let deleting =
-            Deleting { bucket, times: state.at.totals.times(), with_older: arguments.all_versions, is_begun };
-        let batch: Vec<(Entry, bool)> = batch.into_iter().zip(known.map_err(failed)?).collect();
-        let outcomes = deleting.run(batch).await;
-        // A store that is away spends nothing: the same batch is tried again by the same command.
-        if let Some(away) = outcomes.iter().find_map(|(_, outcome)| outcome.away())
+        let have_key: io::Result<Vec<bool>> = batch.iter().map(|orphan| keys.contains(&orphan.key)).collect();
+        let batch_delete = BatchDelete {
+            bucket,
+            times: state.checkpoint.totals.times(),
+            with_older: arguments.all_versions,
+            may_be_sent,
+        };
+        let batch: Vec<(Entry, bool)> = batch.into_iter().zip(have_key.map_err(failed)?).collect();
+        let outcomes = batch_delete.run(batch).await;
+        // If the store is down, this batch is not counted, so the same command tries it again.
+        if let Some(error) = outcomes.iter().find_map(|(_, outcome)| outcome.unavailable())
             && !outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Deleted))
         {
-            return Err(Failure::Failed(format!("the store does not answer ({away})")));
+            return Err(Failure::Failed(format!("the store does not answer ({error})")));
         }
-        at.offset = offset;
-        at.keeps_versions |= !arguments.all_versions && bucket.store.capabilities().versioned;
+        deletion.offset = offset;
+        deletion.keeps_versions |= !arguments.all_versions && bucket.store.capabilities().versioned;
         done += outcomes.len() as u64;
         for (orphan, outcome) in outcomes {
-            at.count(&orphan, &outcome);
+            deletion.count(&orphan, &outcome);
             let line = json!({
                 "key": orphan.key, "size": orphan.size, "modifiedAt": orphan.modified_at.map(rfc3339),
                 "outcome": outcome.word(), "error": outcome.error(),
             });
             writeln!(log, "{line}").map_err(failed)?;
         }
-        // The log is true before the place in the list is.
+        // The log is synced before the position, so that no result is missing from it.
         log.sync_data().map_err(failed)?;
-        state.at.deletion = Some(at.clone());
+        state.checkpoint.deletion = Some(deletion.clone());
         state.save()?;
-        progress.at(done, Some(done as f64 / all as f64));
-        not_stopped(stop)?;
+        progress.update(done, Some(done as f64 / all as f64));
+        check_not_stopped(stop)?;
     }
-    state.at.deletion = Some(at);
+    state.checkpoint.deletion = Some(deletion);
     Ok(())
 }
 
-/// Whole, for whoever goes on from another folder.
+/// An absolute path, because the command may be resumed from another folder.
 fn log_path(arguments: &Arguments) -> Result<PathBuf, Failure> {
-    let asked = arguments.deleted_to.clone().unwrap_or_else(|| {
+    let path = arguments.deleted_to.clone().unwrap_or_else(|| {
         let now = rfc3339(Clock::system().now()).replace([':', '.'], "-");
         PathBuf::from(format!("reconcile-deleted-{now}.jsonl"))
     });
-    std::path::absolute(asked).map_err(failed)
+    std::path::absolute(path).map_err(failed)
 }
 
 fn next(orphans: &mut BufReader<File>, max: usize, offset: &mut u64) -> io::Result<Vec<Entry>> {
@@ -284,21 +284,21 @@ fn next(orphans: &mut BufReader<File>, max: usize, offset: &mut u64) -> io::Resu
     Ok(batch)
 }
 
-/// The keys of the list, as it was read last: where the comparison goes on after an interruption, some may be new.
-struct Known {
+/// Looks up keys in the list. After an interruption the list was read again and may have new keys.
+struct KeyLookup {
     keys: Entries,
     next: Option<Entry>,
 }
 
-impl Known {
-    fn open(path: &Path) -> io::Result<Known> {
+impl KeyLookup {
+    fn open(path: &Path) -> io::Result<KeyLookup> {
         let mut keys = Entries::open(path)?;
         let next = keys.next().transpose()?;
-        Ok(Known { keys, next })
+        Ok(KeyLookup { keys, next })
     }
 
-    /// Asked in the order of keys.
-    fn has(&mut self, key: &str) -> io::Result<bool> {
+    /// Must be called in the order of the keys.
+    fn contains(&mut self, key: &str) -> io::Result<bool> {
         while self.next.as_ref().is_some_and(|next| next.key.as_str() < key) {
             self.next = self.keys.next().transpose()?;
         }
@@ -308,23 +308,23 @@ impl Known {
 
 enum Outcome {
     Deleted,
-    Gone,
+    AlreadyDeleted,
     Changed,
-    Known,
-    Unnamable,
+    KeyAdded,
+    InvalidName,
     Failed(String),
-    /// The store did not answer for it.
-    Away(String),
+    /// The store did not answer.
+    Unavailable(String),
 }
 
 impl Outcome {
-    fn away(&self) -> Option<&str> {
-        if let Outcome::Away(error) = self { Some(error) } else { None }
+    fn unavailable(&self) -> Option<&str> {
+        if let Outcome::Unavailable(error) = self { Some(error) } else { None }
     }
 
     fn of_error(error: &BlobError) -> Outcome {
         match error.is_retryable() {
-            true => Outcome::Away(error.to_string()),
+            true => Outcome::Unavailable(error.to_string()),
             false => Outcome::Failed(error.to_string()),
         }
     }
@@ -332,68 +332,75 @@ impl Outcome {
     fn word(&self) -> &'static str {
         match self {
             Outcome::Deleted => "deleted",
-            Outcome::Gone => "gone",
+            Outcome::AlreadyDeleted => "alreadyDeleted",
             Outcome::Changed => "changed",
-            Outcome::Known => "known",
-            Outcome::Unnamable => "unnamable",
-            Outcome::Failed(_) | Outcome::Away(_) => "failed",
+            Outcome::KeyAdded => "keyAdded",
+            Outcome::InvalidName => "invalidName",
+            Outcome::Failed(_) | Outcome::Unavailable(_) => "failed",
         }
     }
 
     fn error(&self) -> Option<&str> {
-        if let Outcome::Failed(error) | Outcome::Away(error) = self { Some(error) } else { None }
+        if let Outcome::Failed(error) | Outcome::Unavailable(error) = self { Some(error) } else { None }
     }
 }
 
 impl Deletion {
     fn done(&self) -> u64 {
-        self.deleted.objects + self.gone + self.changed + self.known + self.unnamable + self.failed
+        self.deleted.objects
+            + self.already_deleted
+            + self.changed
+            + self.key_added
+            + self.invalid_name
+            + self.failed
     }
 
     fn count(&mut self, orphan: &Entry, outcome: &Outcome) {
         match outcome {
             Outcome::Deleted => self.deleted.add(orphan),
-            Outcome::Gone => self.gone += 1,
+            Outcome::AlreadyDeleted => self.already_deleted += 1,
             Outcome::Changed => self.changed += 1,
-            Outcome::Known => self.known += 1,
-            Outcome::Unnamable => self.unnamable += 1,
-            Outcome::Failed(_) | Outcome::Away(_) => self.failed += 1,
+            Outcome::KeyAdded => self.key_added += 1,
+            Outcome::InvalidName => self.invalid_name += 1,
+            Outcome::Failed(_) | Outcome::Unavailable(_) => self.failed += 1,
         }
     }
 }
 
-type Seen = (ObjectKey, ObjectMeta);
+type CheckedObject = (ObjectKey, ObjectMeta);
 
-struct Deleting<'b> {
+struct BatchDelete<'b> {
     bucket: &'b Bucket,
     times: Times,
     with_older: bool,
-    /// An interrupted run may have deleted some of it.
-    is_begun: bool,
+    /// An interrupted run may have sent these deletes.
+    may_be_sent: bool,
 }
 
-impl Deleting<'_> {
-    /// Looks at each once more, and deletes those that are as they were and that still no key answers for.
+impl BatchDelete<'_> {
+    /// Checks each object once more, and deletes those that are unchanged and still have no key.
     async fn run(&self, batch: Vec<(Entry, bool)>) -> Vec<(Entry, Outcome)> {
-        let looked: Vec<(Entry, Result<Seen, Outcome>)> = stream::iter(batch)
-            .map(async |(orphan, is_known)| {
-                let looked = self.look(&orphan).await;
-                let looked = if is_known && looked.is_ok() { Err(Outcome::Known) } else { looked };
-                (orphan, looked)
+        let checked: Vec<(Entry, Result<CheckedObject, Outcome>)> = stream::iter(batch)
+            .map(async |(orphan, has_key)| {
+                let checked = self.check(&orphan).await;
+                let checked = if has_key && checked.is_ok() { Err(Outcome::KeyAdded) } else { checked };
+                (orphan, checked)
             })
             .buffered(HEADS_AT_ONCE)
             .collect()
             .await;
-        let seen: Vec<Seen> = looked.iter().filter_map(|(_, looked)| looked.as_ref().ok().cloned()).collect();
-        let mut answers = self.bucket.store.delete_if_unchanged(&seen, self.with_older).await.into_iter();
-        let outcomes = looked.into_iter().map(|(orphan, looked)| {
-            let outcome = match looked {
+        let unchanged: Vec<CheckedObject> =
+            checked.iter().filter_map(|(_, checked)| checked.as_ref().ok().cloned()).collect();
+        let mut answers =
+            self.bucket.store.delete_if_unchanged(&unchanged, self.with_older).await.into_iter();
+        let outcomes = checked.into_iter().map(|(orphan, checked)| {
+            let outcome = match checked {
                 Err(outcome) => outcome,
                 Ok(_) => match answers.next() {
                     Some(Ok(())) => Outcome::Deleted,
                     Some(Err(BlobError::Changed)) => Outcome::Changed,
                     Some(Err(error)) => Outcome::of_error(&error),
-                    None => Outcome::Failed("the store did not answer for it".into()),
+                    None => Outcome::Failed("the store returned no result for this object".into()),
                 },
             };
             (orphan, outcome)
@@ -401,16 +408,16 @@ impl Deleting<'_> {
         outcomes.collect()
     }
 
-    /// An object that may be deleted: as large and as old as it was listed, and that is old enough.
-    async fn look(&self, orphan: &Entry) -> Result<Seen, Outcome> {
-        let key = self.bucket.key(&orphan.key).ok_or(Outcome::Unnamable)?;
+    /// Checks that an object may be deleted: size and time are as listed, and it is old enough.
+    async fn check(&self, orphan: &Entry) -> Result<CheckedObject, Outcome> {
+        let key = self.bucket.key(&orphan.key).ok_or(Outcome::InvalidName)?;
         let meta = match self.bucket.store.head(&key, None).await {
             Ok(meta) => meta,
-            Err(BlobError::NotFound) if self.is_begun => return Err(Outcome::Deleted),
-            Err(BlobError::NotFound) => return Err(Outcome::Gone),
+            Err(BlobError::NotFound) if self.may_be_sent => return Err(Outcome::Deleted),
+            Err(BlobError::NotFound) => return Err(Outcome::AlreadyDeleted),
             Err(error) => return Err(Outcome::of_error(&error)),
         };
-        // Heads tell whole seconds.
+        // A HEAD response has the time in whole seconds.
         let seconds = |at: Option<i64>| at.map(|at| at.div_euclid(1_000));
         let is_same = Some(meta.size) == orphan.size
             && meta.modified_at.is_some_and(|at| at <= self.times.cutoff())

@@ -1,4 +1,4 @@
-//! Whole lists of what was found, for other programs.
+//! Writes complete lists of orphans and missing keys, for other programs.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -11,45 +11,45 @@ use super::super::{Failure, failed};
 use super::progress::Progress;
 use crate::clock::rfc3339;
 
-enum Shape {
+enum ListFormat {
     Csv,
     Keys,
     Json,
 }
 
-/// The file's name says how.
+/// The extension of the file selects the format.
 pub(super) fn write(file: &Path, list: &Path, progress: &mut Progress) -> Result<(), Failure> {
-    let shape = match file.extension().and_then(|extension| extension.to_str()) {
-        Some("csv") => Shape::Csv,
-        Some("txt") => Shape::Keys,
-        _ => Shape::Json,
+    let format = match file.extension().and_then(|extension| extension.to_str()) {
+        Some("csv") => ListFormat::Csv,
+        Some("txt") => ListFormat::Keys,
+        _ => ListFormat::Json,
     };
-    let shown = |error: io::Error| Failure::Failed(format!("{}: {error}", file.display()));
-    let mut out = BufWriter::new(File::create(file).map_err(shown)?);
-    if matches!(shape, Shape::Csv) {
-        writeln!(out, "key,size,modifiedAt").map_err(shown)?;
+    let write_error = |error: io::Error| Failure::Failed(format!("{}: {error}", file.display()));
+    let mut out = BufWriter::new(File::create(file).map_err(write_error)?);
+    if matches!(format, ListFormat::Csv) {
+        writeln!(out, "key,size,modifiedAt").map_err(write_error)?;
     }
-    let mut left_out = 0;
+    let mut skipped = 0;
     for entry in Entries::open(list).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        match shape {
-            Shape::Csv => row(&mut out, &entry),
-            Shape::Keys if entry.key.contains(['\n', '\r']) => {
-                left_out += 1;
+        match format {
+            ListFormat::Csv => row(&mut out, &entry),
+            ListFormat::Keys if entry.key.contains(['\n', '\r']) => {
+                skipped += 1;
                 Ok(())
             }
-            Shape::Keys => writeln!(out, "{}", entry.key),
-            Shape::Json => {
+            ListFormat::Keys => writeln!(out, "{}", entry.key),
+            ListFormat::Json => {
                 let at = entry.modified_at.map(rfc3339);
                 writeln!(out, "{}", json!({ "key": entry.key, "size": entry.size, "modifiedAt": at }))
             }
         }
-        .map_err(shown)?;
+        .map_err(write_error)?;
     }
-    out.flush().map_err(shown)?;
-    if left_out > 0 {
-        progress.say(&format!(
-            "{left_out} keys hold line breaks and are not in {}: another ending than .txt takes them",
+    out.flush().map_err(write_error)?;
+    if skipped > 0 {
+        progress.print(&format!(
+            "{skipped} keys contain line breaks and are not in {}: use .csv or .jsonl instead",
             file.display()
         ));
     }
@@ -61,7 +61,7 @@ fn row(out: &mut impl Write, entry: &Entry) -> io::Result<()> {
     writeln!(out, "{},{size},{}", quoted(&entry.key), entry.modified_at.map(rfc3339).unwrap_or_default())
 }
 
-/// A field of CSV.
+/// A CSV field, with quotes if needed.
 pub(super) fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

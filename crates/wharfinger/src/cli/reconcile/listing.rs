@@ -1,5 +1,4 @@
-//! The objects, in the order of their keys: from the bucket, some pages ahead of whoever compares them, or from an
-//! inventory that was sorted before.
+//! The objects in the order of their keys: from the bucket, fetched some pages ahead, or from a sorted inventory.
 
 use std::io;
 use std::sync::Arc;
@@ -21,20 +20,20 @@ use super::progress::Progress;
 use super::state::State;
 use crate::config::Flags;
 
-/// Where the objects come from.
+/// The source of the objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Listing {
     Bucket,
-    Inventory { made_at: Option<UnixMs> },
+    Inventory { created_at: Option<UnixMs> },
 }
 
 pub(super) type Page = Result<Vec<Entry>, Failure>;
 
 const PAGE_OBJECTS: usize = 1_000;
-/// Pages that are fetched before they are asked for.
+/// Pages that are fetched ahead of the comparison.
 const PAGES_AHEAD: usize = 8;
 const TRIES_MAX: u32 = 6;
-const PAUSE: Backoff = Backoff { base_ms: 500, cap_ms: 15_000 };
+const RETRY_PAUSE: Backoff = Backoff { base_ms: 500, cap_ms: 15_000 };
 
 impl Listing {
     /// Sorts an inventory of the bucket.
@@ -48,39 +47,39 @@ impl Listing {
     ) -> Result<Listing, Failure> {
         progress.phase("reading the inventory", "objects");
         let mut sorter = Sorter::new(&state.sorting()).map_err(failed)?;
-        let (mut read, mut is_told_whole) = (0u64, true);
+        let (mut read, mut has_all_fields) = (0u64, true);
         let mut sink = |entry: Entry| {
             read += 1;
             if read.is_multiple_of(1_000) {
-                progress.at(read, None);
+                progress.update(read, None);
             }
-            is_told_whole &= entry.size.is_some() && entry.modified_at.is_some();
-            if stop.is_cancelled() || !is_told_whole {
+            has_all_fields &= entry.size.is_some() && entry.modified_at.is_some();
+            if stop.is_cancelled() || !has_all_fields {
                 return Err(io::Error::from(io::ErrorKind::Interrupted));
             }
             if entry.key.starts_with(&bucket.prefix) { sorter.push(entry) } else { Ok(()) }
         };
-        let (made_at, passed) = read_inventory(flags, manifest, bucket.name(), state, &mut sink).await?;
-        if !is_told_whole {
+        let (created_at, stats) = read_inventory(flags, manifest, bucket.name(), state, &mut sink).await?;
+        if !has_all_fields {
             return Err(Failure::Failed(format!(
-                "{manifest} does not say of every object how large it is and when it was stored: --listing needs an \
-                 inventory with Size and LastModifiedDate"
+                "{manifest} has objects without a size or a time: --listing needs an inventory with Size and \
+                 LastModifiedDate"
             )));
         }
         if stop.is_cancelled() {
-            return Err(Failure::Failed("interrupted while the inventory was read".into()));
+            return Err(Failure::Failed("interrupted while reading the inventory".into()));
         }
-        passed.map_err(failed)?;
+        stats.map_err(failed)?;
         tokio::task::block_in_place(|| sorter.finish(&state.objects())).map_err(failed)?;
-        Ok(Listing::Inventory { made_at })
+        Ok(Listing::Inventory { created_at })
     }
 
-    /// When it was made, if it is an inventory that says so.
-    pub(super) fn made_at(self) -> Option<UnixMs> {
-        if let Listing::Inventory { made_at } = self { made_at } else { None }
+    /// The time of the inventory, if it has one.
+    pub(super) fn created_at(self) -> Option<UnixMs> {
+        if let Listing::Inventory { created_at } = self { created_at } else { None }
     }
 
-    /// All objects behind a key.
+    /// All objects after a key.
     pub(super) fn pages(self, bucket: &Bucket, state: &State, after: Option<String>) -> mpsc::Receiver<Page> {
         let (out, pages) = mpsc::channel(PAGES_AHEAD);
         match self {
@@ -97,13 +96,13 @@ impl Listing {
     }
 }
 
-/// Where the store does not answer, the listing is begun again behind what was listed, and given up in the end.
+/// Lists the objects after a key. If the store does not answer, the listing is retried from the last object some times.
 async fn list(store: Arc<dyn BlobStore>, prefix: &str, mut after: Option<String>, out: mpsc::Sender<Page>) {
     let mut attempt = 0;
     loop {
         let mut objects = store.list(prefix, after.as_deref());
         let mut page = Vec::with_capacity(PAGE_OBJECTS);
-        let broke_off = loop {
+        let error = loop {
             match objects.next().await {
                 Some(Ok(object)) => {
                     page.push(Entry::object(object.key, object.size, Some(object.modified_at)));
@@ -116,7 +115,7 @@ async fn list(store: Arc<dyn BlobStore>, prefix: &str, mut after: Option<String>
             }
             after = page.last().map(|last| last.key.clone());
             attempt = 0;
-            // Nobody listens any more.
+            // An error means that the comparison has ended.
             if out.send(Ok(std::mem::replace(&mut page, Vec::with_capacity(PAGE_OBJECTS)))).await.is_err() {
                 return;
             }
@@ -128,15 +127,15 @@ async fn list(store: Arc<dyn BlobStore>, prefix: &str, mut after: Option<String>
                 return;
             }
         }
-        match broke_off {
+        match error {
             None => return,
             Some(BlobError::Unavailable(_)) if attempt + 1 < TRIES_MAX => {
                 attempt += 1;
-                tokio::time::sleep(Duration::from_millis(PAUSE.delay_ms(attempt, rand::random()))).await;
+                tokio::time::sleep(Duration::from_millis(RETRY_PAUSE.delay_ms(attempt, rand::random())))
+                    .await;
             }
             Some(error) => {
-                // Whoever would hear of it may be gone.
-                drop(out.send(Err(Failure::Failed(format!("the listing broke off: {error}")))).await);
+                drop(out.send(Err(Failure::Failed(format!("cannot list the bucket: {error}")))).await);
                 return;
             }
         }
@@ -148,8 +147,8 @@ fn read(path: &std::path::Path, after: Option<&str>, out: &mpsc::Sender<Page>) {
         Ok(entries) => entries,
         Err(error) => return drop(out.blocking_send(Err(failed(error)))),
     };
-    let is_done = |entry: &Entry| after.is_some_and(|after| entry.key.as_str() <= after);
-    let mut entries = entries.skip_while(|entry| entry.as_ref().is_ok_and(is_done)).peekable();
+    let is_compared = |entry: &Entry| after.is_some_and(|after| entry.key.as_str() <= after);
+    let mut entries = entries.skip_while(|entry| entry.as_ref().is_ok_and(is_compared)).peekable();
     while entries.peek().is_some() {
         let page: io::Result<Vec<Entry>> = entries.by_ref().take(PAGE_OBJECTS).collect();
         if out.blocking_send(page.map_err(failed)).is_err() {

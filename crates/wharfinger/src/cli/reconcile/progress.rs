@@ -1,4 +1,4 @@
-//! How far a comparison has come: a bar on a terminal, a line now and then otherwise, nothing beside JSON.
+//! The progress of a comparison: a bar on a terminal, otherwise a line every few seconds, and nothing with JSON.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -6,49 +6,48 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 pub(super) struct Progress {
-    how: How,
+    output: Output,
     phase: &'static str,
     noun: &'static str,
     started: Instant,
-    told: Instant,
-    /// Where the phase began: an interrupted one not at nothing.
+    printed: Instant,
+    /// The count and the share at the start of the phase. A resumed phase does not start at 0.
     first: Option<(u64, f64)>,
 }
 
-enum How {
+enum Output {
     Bar(ProgressBar),
     Lines,
     Silent,
 }
 
 const BAR: &str = "{spinner} {prefix} {bar:24} {msg}";
-/// The bar's own length.
-const WHOLE: u64 = 1_000;
+const BAR_LENGTH: u64 = 1_000;
 const DRAW_EVERY: Duration = Duration::from_millis(100);
-const TELL_EVERY: Duration = Duration::from_secs(10);
+const PRINT_EVERY: Duration = Duration::from_secs(10);
 
 impl Progress {
     pub(super) fn start(is_json: bool) -> Progress {
-        let how = match (is_json, std::io::stderr().is_terminal()) {
-            (true, _) => How::Silent,
-            (false, false) => How::Lines,
+        let output = match (is_json, std::io::stderr().is_terminal()) {
+            (true, _) => Output::Silent,
+            (false, false) => Output::Lines,
             (false, true) => {
-                let bar = ProgressBar::new(WHOLE);
+                let bar = ProgressBar::new(BAR_LENGTH);
                 let style =
                     ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar());
                 bar.set_style(style.progress_chars("█▉▊▋▌▍▎▏ "));
-                How::Bar(bar)
+                Output::Bar(bar)
             }
         };
         let now = Instant::now();
-        Progress { how, phase: "", noun: "", started: now, told: now, first: None }
+        Progress { output, phase: "", noun: "", started: now, printed: now, first: None }
     }
 
     pub(super) fn phase(&mut self, phase: &'static str, noun: &'static str) {
         (self.phase, self.noun, self.first) = (phase, noun, None);
-        (self.started, self.told) = (Instant::now(), Instant::now());
-        if let How::Bar(bar) = &self.how {
-            // It may have made room for a question.
+        (self.started, self.printed) = (Instant::now(), Instant::now());
+        if let Output::Bar(bar) = &self.output {
+            // A question may have cleared the bar.
             bar.reset();
             bar.set_prefix(phase);
             bar.set_position(0);
@@ -56,47 +55,47 @@ impl Progress {
         }
     }
 
-    /// So many are done, and this share of all, where that is known.
-    pub(super) fn at(&mut self, done: u64, share: Option<f64>) {
+    /// Shows the count, and the share of the whole if it is known.
+    pub(super) fn update(&mut self, done: u64, share: Option<f64>) {
         let (first, first_share) = *self.first.get_or_insert((done, share.unwrap_or(0.0)));
-        let every = match &self.how {
-            How::Bar(_) => DRAW_EVERY,
-            How::Lines => TELL_EVERY,
-            How::Silent => return,
+        let every = match &self.output {
+            Output::Bar(_) => DRAW_EVERY,
+            Output::Lines => PRINT_EVERY,
+            Output::Silent => return,
         };
-        if self.told.elapsed() < every {
+        if self.printed.elapsed() < every {
             return;
         }
-        self.told = Instant::now();
+        self.printed = Instant::now();
         let seconds = self.started.elapsed().as_secs_f64().max(0.001);
         let rate = done.saturating_sub(first) as f64 / seconds;
         let left = share.filter(|share| *share > first_share).map(|share| {
             let left = seconds * (1.0 - share).max(0.0) / (share - first_share);
-            format!(", about {} left", in_words(left))
+            format!(", about {} left", format_seconds(left))
         });
-        let told = format!("{done} {}, {rate:.0} a second{}", self.noun, left.unwrap_or_default());
-        match &self.how {
-            How::Bar(bar) => {
-                bar.set_position((share.unwrap_or(0.0).clamp(0.0, 1.0) * WHOLE as f64) as u64);
-                bar.set_message(told);
+        let text = format!("{done} {}, {rate:.0} per second{}", self.noun, left.unwrap_or_default());
+        match &self.output {
+            Output::Bar(bar) => {
+                bar.set_position((share.unwrap_or(0.0).clamp(0.0, 1.0) * BAR_LENGTH as f64) as u64);
+                bar.set_message(text);
                 bar.tick();
             }
-            How::Lines => eprintln!("{}: {told}", self.phase),
-            How::Silent => {}
+            Output::Lines => eprintln!("{}: {text}", self.phase),
+            Output::Silent => {}
         }
     }
 
-    /// Something that should be known, whatever is shown.
-    pub(super) fn say(&self, text: &str) {
-        match &self.how {
-            How::Bar(bar) => bar.println(text),
-            How::Lines | How::Silent => eprintln!("{text}"),
+    /// Prints a line in every output mode.
+    pub(super) fn print(&self, text: &str) {
+        match &self.output {
+            Output::Bar(bar) => bar.println(text),
+            Output::Lines | Output::Silent => eprintln!("{text}"),
         }
     }
 
-    /// Leaves the terminal to a question.
+    /// Clears the bar, for example before a question.
     pub(super) fn pause(&self) {
-        if let How::Bar(bar) = &self.how {
+        if let Output::Bar(bar) = &self.output {
             bar.finish_and_clear();
         }
     }
@@ -106,7 +105,7 @@ impl Progress {
     }
 }
 
-fn in_words(seconds: f64) -> String {
+fn format_seconds(seconds: f64) -> String {
     let seconds = seconds.round() as u64;
     match seconds {
         0..=99 => format!("{seconds} s"),

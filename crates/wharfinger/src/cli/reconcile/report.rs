@@ -1,4 +1,4 @@
-//! What was found, for people and for machines.
+//! Prints the report as a table, CSV or JSON.
 
 use serde_json::{Value, json};
 use wharfinger_reconcile::{Count, Entry};
@@ -37,25 +37,25 @@ impl<'s> Report<'s> {
     }
 
     fn json(&self) -> Value {
-        let at = &self.state.at;
-        let totals = &at.totals;
+        let checkpoint = &self.state.checkpoint;
+        let totals = &checkpoint.totals;
         let (prefixes, others) = totals.by_prefix();
         let ages: Vec<Value> = totals
             .by_age()
             .map(|(age, count)| json!({ "age": age, "objects": count.objects, "bytes": count.bytes }))
             .collect();
-        let looked = at.looked_again.unwrap_or_default();
+        let rechecked = checkpoint.rechecked.unwrap_or_default();
         json!({
-            "bucket": self.bucket.shown,
+            "bucket": self.bucket.url,
             "keys": {
-                "count": at.list.entries,
-                "duplicates": at.list.duplicates,
-                "outside": at.list.outside,
-                "unstripped": at.list.unstripped,
-                "skipped": at.list.skipped,
-                "asOf": rfc3339(at.list.as_of),
+                "count": checkpoint.list.entries,
+                "duplicates": checkpoint.list.duplicates,
+                "outside": checkpoint.list.outside,
+                "unstripped": checkpoint.list.unstripped,
+                "skipped": checkpoint.list.skipped,
+                "asOf": rfc3339(checkpoint.list.as_of),
             },
-            "inventoryOf": at.listing.made_at().map(rfc3339),
+            "inventoryCreatedAt": checkpoint.listing.created_at().map(rfc3339),
             "graceMs": totals.times().grace_ms,
             "listed": totals.listed,
             "kept": totals.kept,
@@ -72,30 +72,30 @@ impl<'s> Report<'s> {
             "resized": { "objects": totals.resized.objects, "samples": totals.resized_samples },
             "missing": {
                 "keys": totals.missing,
-                "lookedAgain": looked.asked,
-                "foundThen": looked.found,
-                "unknown": looked.unknown,
+                "rechecked": rechecked.checked,
+                "foundByRecheck": rechecked.found,
+                "unknown": rechecked.unknown,
                 "samples": totals.missing_samples,
             },
             "dryRun": !self.is_delete,
-            "deletion": at.deletion.as_ref().map(|deletion| json!({
+            "deletion": checkpoint.deletion.as_ref().map(|deletion| json!({
                 "objects": deletion.deleted.objects,
                 "bytes": deletion.deleted.bytes,
-                "gone": deletion.gone,
+                "alreadyDeleted": deletion.already_deleted,
                 "changed": deletion.changed,
-                "known": deletion.known,
-                "unnamable": deletion.unnamable,
+                "keyAdded": deletion.key_added,
+                "invalidName": deletion.invalid_name,
                 "failed": deletion.failed,
-                "olderVersionsStay": deletion.keeps_versions,
+                "olderVersionsKept": deletion.keeps_versions,
                 "log": deletion.log.display().to_string(),
             })),
             "refused": self.refused,
         })
     }
 
-    /// `part,name,objects,bytes`: one shape for all, so that it can be read as one table.
+    /// All rows have the columns `part,name,objects,bytes`, so that programs can read them as one table.
     fn csv(&self) {
-        let totals = &self.state.at.totals;
+        let totals = &self.state.checkpoint.totals;
         let row = |part: &str, name: &str, count: Count| {
             line(format!("{part},{},{},{}", quoted(name), count.objects, count.bytes));
         };
@@ -113,77 +113,81 @@ impl<'s> Report<'s> {
             row("prefix", &total.prefix, total.count);
         }
         row("prefix", "(others)", others);
-        if let Some(deletion) = &self.state.at.deletion {
+        if let Some(deletion) = &self.state.checkpoint.deletion {
             row("deletion", "deleted", deletion.deleted);
         }
     }
 
     fn table(&self) {
-        let at = &self.state.at;
-        let totals = &at.totals;
+        let checkpoint = &self.state.checkpoint;
+        let totals = &checkpoint.totals;
         let row = |name: &str, count: Count, note: &str| {
             line(
                 format!("  {name:<10} {:>12}  {:>10}  {note}", count.objects, format_size(count.bytes))
                     .trim_end(),
             );
         };
-        line(format!("{} and {} keys as of {}", self.bucket.shown, at.list.entries, rfc3339(at.list.as_of)));
+        let list = &checkpoint.list;
+        line(format!("{} and {} keys as of {}", self.bucket.url, list.entries, rfc3339(list.as_of)));
         line(format!("  {:<10} {:>12}  {:>10}", "", "objects", "bytes"));
         row("listed", totals.listed, "");
         row("kept", totals.kept, "");
-        row("orphans", totals.orphans, "no key answers for them");
-        row("young", totals.young, "no key yet, and younger than the grace: left alone");
+        row("orphans", totals.orphans, "not on the list");
+        row("young", totals.young, "not on the list, and younger than --grace");
         line(
             format!("  {:<10} {:>12}  {:>10}  {}", "missing", totals.missing, "", self.missing_note())
                 .trim_end(),
         );
         self.notes();
         if totals.orphans.objects > 0 {
-            self.wasted();
+            self.orphans();
         }
         if !totals.missing_samples.is_empty() {
-            line("missing, for example:");
+            line("examples of missing keys:");
             for key in totals.missing_samples.iter().take(10) {
                 line(format!("  {key:?}"));
             }
         }
-        self.ending();
+        self.deletion();
     }
 
     fn missing_note(&self) -> String {
-        match self.state.at.looked_again {
-            Some(looked) if looked.asked < self.state.at.totals.missing + looked.found => {
-                format!("keys without an object; {} were looked for once more", looked.asked)
+        match self.state.checkpoint.rechecked {
+            Some(rechecked) if rechecked.checked < self.state.checkpoint.totals.missing + rechecked.found => {
+                format!("keys without an object; {} were checked again", rechecked.checked)
             }
             _ => "keys without an object".into(),
         }
     }
 
     fn notes(&self) {
-        let (list, totals) = (&self.state.at.list, &self.state.at.totals);
+        let (list, totals) = (&self.state.checkpoint.list, &self.state.checkpoint.totals);
         let note = |count: u64, what: &str| {
             if count > 0 {
                 line(format!("  {count} {what}"));
             }
         };
-        note(list.duplicates, "keys were in the list more than once");
-        note(list.outside, "keys of the list lie outside and were left out");
-        note(list.unstripped, "keys of the list do not begin with --strip-prefix and were left out");
-        note(list.skipped, "rows of the list were without a key");
-        note(list.multiline_rows, "rows of the list go over several lines: is a quote missing?");
-        note(totals.folders, "empty objects stand for folders and were left alone");
-        note(totals.resized.objects, "objects have another size than the list says");
+        note(list.duplicates, "keys are on the list more than once");
+        note(list.outside, "keys of the list are outside the prefix and were skipped");
+        note(list.unstripped, "keys of the list do not begin with --strip-prefix and were skipped");
+        note(list.skipped, "rows of the list have no key");
+        note(list.multiline_rows, "rows of the list have several lines: is a quote missing?");
+        note(totals.folders, "empty objects mark folders and were skipped");
+        note(totals.resized.objects, "objects have another size than on the list");
         if totals.missing > 0
-            && let Some(at) = self.state.at.listing.made_at()
+            && let Some(at) = self.state.checkpoint.listing.created_at()
         {
-            line(format!("  the objects are those of {}: what was stored since is missing too", rfc3339(at)));
+            line(format!(
+                "  the inventory was made at {}: objects that were stored later count as missing",
+                rfc3339(at)
+            ));
         }
-        let unknown = self.state.at.looked_again.map_or(0, |looked| looked.unknown);
-        note(unknown, "missing keys could not be looked for once more: the store did not answer");
+        let unknown = self.state.checkpoint.rechecked.map_or(0, |rechecked| rechecked.unknown);
+        note(unknown, "missing keys could not be checked again: the store did not answer");
     }
 
-    fn wasted(&self) {
-        let totals = &self.state.at.totals;
+    fn orphans(&self) {
+        let totals = &self.state.checkpoint.totals;
         let row = |count: Count, name: &str| {
             line(format!("  {:>12}  {:>10}  {name}", count.objects, format_size(count.bytes)));
         };
@@ -194,47 +198,45 @@ impl<'s> Report<'s> {
         line("orphans by prefix:");
         let (prefixes, others) = totals.by_prefix();
         for total in &prefixes {
-            row(total.count, &shown(&total.prefix));
+            row(total.count, &printable(&total.prefix));
         }
         if others.objects > 0 {
             row(others, "(others)");
         }
-        line("for example:");
+        line("examples of orphans:");
         for orphan in totals.orphan_samples.iter().take(10) {
             let at = orphan.modified_at.map(rfc3339).unwrap_or_default();
             line(format!("  {at}  {:>10}  {:?}", format_size(orphan.size.unwrap_or(0)), orphan.key));
         }
     }
 
-    fn ending(&self) {
-        match &self.state.at.deletion {
+    fn deletion(&self) {
+        match &self.state.checkpoint.deletion {
             Some(deletion) => line(format!(
-                "deleted {} objects, {}; {} were gone already, {} had changed, {} have a key by now, {} cannot be named, \
-                 {} failed: see {}",
+                "deleted {} objects, {}; {} were already deleted, {} have changed, {} have a key now, {} have an invalid \
+                 name, {} failed: see {}",
                 deletion.deleted.objects,
                 format_size(deletion.deleted.bytes),
-                deletion.gone,
+                deletion.already_deleted,
                 deletion.changed,
-                deletion.known,
-                deletion.unnamable,
+                deletion.key_added,
+                deletion.invalid_name,
                 deletion.failed,
                 deletion.log.display()
             )),
             None if !self.is_delete => line("nothing was changed"),
             None => {}
         }
-        if self.state.at.deletion.as_ref().is_some_and(|deletion| deletion.keeps_versions) {
-            line(
-                "the bucket keeps older versions, and they stay with their bytes: --all-versions deletes them too",
-            );
+        if self.state.checkpoint.deletion.as_ref().is_some_and(|deletion| deletion.keeps_versions) {
+            line("the bucket keeps the older versions of deleted objects: --all-versions deletes them too");
         }
     }
 }
 
-/// A prefix as a terminal can show it.
-fn shown(prefix: &str) -> String {
+/// A prefix without control characters.
+fn printable(prefix: &str) -> String {
     match prefix {
-        "" => "(top)".into(),
+        "" => "(no folder)".into(),
         odd if odd.contains(char::is_control) => format!("{odd:?}"),
         plain => plain.into(),
     }

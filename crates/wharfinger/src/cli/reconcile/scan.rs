@@ -1,4 +1,4 @@
-//! The comparison itself: page by page, with what is found written down on the way.
+//! The comparison, page by page. Findings are written to disk on the way.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use wharfinger_reconcile::{Comparison, Entries, Entry, Finding, Verdict};
 
 use super::super::{Failure, failed};
 use super::bucket::Bucket;
-use super::not_stopped;
+use super::check_not_stopped;
 use super::progress::Progress;
 use super::state::State;
 
@@ -18,14 +18,14 @@ pub(super) async fn run(
     stop: &CancellationToken,
     objects_per_checkpoint: u64,
 ) -> Result<(), Failure> {
-    if state.at.is_compared {
+    if state.checkpoint.is_compared {
         return Ok(());
     }
     progress.phase("comparing", "objects");
     let keys = Entries::open(&state.keys()).map_err(failed)?;
-    let mut comparison = Comparison::after(keys, state.at.after.as_deref()).map_err(failed)?;
-    let mut pages = state.at.listing.pages(bucket, state, state.at.after.clone());
-    let keys_max = state.at.list.entries.max(1) as f64;
+    let mut comparison = Comparison::resume_after(keys, state.checkpoint.after.as_deref()).map_err(failed)?;
+    let mut pages = state.checkpoint.listing.pages(bucket, state, state.checkpoint.after.clone());
+    let keys_max = state.checkpoint.list.entries.max(1) as f64;
     let mut unsaved = 0;
     while let Some(page) = pages.recv().await {
         let page = page?;
@@ -34,11 +34,12 @@ pub(super) async fn run(
         for object in page {
             compare(&mut comparison, object, state)?;
         }
-        state.at.after = last.or(state.at.after.take());
-        progress.at(state.at.totals.listed.objects, Some(comparison.keys_done() as f64 / keys_max));
+        state.checkpoint.after = last.or(state.checkpoint.after.take());
+        progress
+            .update(state.checkpoint.totals.listed.objects, Some(comparison.keys_done() as f64 / keys_max));
         if stop.is_cancelled() {
             state.save()?;
-            return not_stopped(stop);
+            return check_not_stopped(stop);
         }
         if unsaved >= objects_per_checkpoint {
             state.save()?;
@@ -46,31 +47,31 @@ pub(super) async fn run(
         }
     }
     let mut written = Ok(());
-    comparison.finish(|finding| note(state, finding, &mut written)).map_err(failed)?;
+    comparison.finish(|finding| record(state, finding, &mut written)).map_err(failed)?;
     written.map_err(failed)?;
-    state.at.is_compared = true;
+    state.checkpoint.is_compared = true;
     state.save()
 }
 
 fn compare(comparison: &mut Comparison<Entries>, object: Entry, state: &mut State) -> Result<(), Failure> {
-    if Bucket::is_mark(&object.key) {
-        state.at.mark.get_or_insert_with(|| object.key.clone());
+    if Bucket::is_marker(&object.key) {
+        state.checkpoint.marker.get_or_insert_with(|| object.key.clone());
     }
     let mut written = Ok(());
-    comparison.object(object, |finding| note(state, finding, &mut written)).map_err(failed)?;
+    comparison.object(object, |finding| record(state, finding, &mut written)).map_err(failed)?;
     written.map_err(failed)
 }
 
-fn note(state: &mut State, finding: Finding, written: &mut io::Result<()>) {
+fn record(state: &mut State, finding: Finding, written: &mut io::Result<()>) {
     if let Finding::Orphan(object) = &finding {
-        state.remember_stranger(&object.key);
+        state.remember_unmatched(&object.key);
     }
-    let noted = match state.at.totals.take(finding) {
-        Verdict::Fine => Ok(()),
+    let result = match state.checkpoint.totals.add(finding) {
+        Verdict::Ok => Ok(()),
         Verdict::Orphan(orphan) => state.add_orphan(&orphan),
         Verdict::Missing(key) => state.add_missing(&key),
     };
     if written.is_ok() {
-        *written = noted;
+        *written = result;
     }
 }

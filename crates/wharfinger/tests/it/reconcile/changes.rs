@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{StoreFixture, report, samples};
 
-/// Objects come and go all the while, in front of the listing and behind it. Whatever comes is too young to be an orphan,
-/// and whatever was there all the time is told as it is.
+/// Objects appear and disappear before and behind the position of the listing. New objects are too young to be orphans.
+/// Objects that do not change are reported correctly.
 #[test]
-fn what_comes_and_goes_makes_neither_orphans_nor_lost_ones() {
+fn objects_that_change_meanwhile_are_neither_orphans_nor_missing() {
     let fixture = StoreFixture::new();
     let mut list = String::new();
     for n in 0..4_000 {
@@ -19,13 +19,13 @@ fn what_comes_and_goes_makes_neither_orphans_nor_lost_ones() {
             list.push('\n');
         }
     }
-    // In the list, and in the bucket only now and then.
+    // These are on the list, and are sometimes missing in the bucket.
     for n in 0..20 {
-        list.push_str(&format!("f{n:02}/coming\n"));
-        std::fs::write(fixture.folder.join(format!("f{n:02}/coming")), "x").expect("an object");
+        list.push_str(&format!("f{n:02}/moving\n"));
+        std::fs::write(fixture.folder.join(format!("f{n:02}/moving")), "x").expect("an object");
     }
     let stop = Arc::new(AtomicBool::new(false));
-    let busy = {
+    let writer = {
         let (stop, folder) = (stop.clone(), fixture.folder.clone());
         std::thread::spawn(move || {
             for round in 0u64.. {
@@ -33,10 +33,10 @@ fn what_comes_and_goes_makes_neither_orphans_nor_lost_ones() {
                     let at = folder.join(format!("f{n:02}"));
                     std::fs::write(at.join(format!("new-{}", round % 7)), "x").expect("an object");
                     let _ = std::fs::remove_file(at.join(format!("new-{}", (round + 3) % 7)));
-                    // Never away for longer than it takes to look again.
-                    let coming = at.join("coming");
-                    std::fs::rename(&coming, at.join("moved")).expect("moved");
-                    std::fs::rename(at.join("moved"), &coming).expect("moved back");
+                    // Missing only for a moment, so the second check finds it.
+                    let moving = at.join("moving");
+                    std::fs::rename(&moving, at.join("moved")).expect("moved");
+                    std::fs::rename(at.join("moved"), &moving).expect("moved back");
                 }
                 if stop.load(Ordering::Relaxed) {
                     return round;
@@ -50,10 +50,10 @@ fn what_comes_and_goes_makes_neither_orphans_nor_lost_ones() {
         let found = report(&ran.expect(0));
         assert_eq!(found["orphans"]["objects"], 40, "{found}");
         assert!(samples(&found["orphans"]).iter().all(|key| key.ends_with("00")), "{found}");
-        assert!(samples(&found["missing"]).iter().all(|key| key.ends_with("coming")), "{found}");
+        assert!(samples(&found["missing"]).iter().all(|key| key.ends_with("moving")), "{found}");
     }
     stop.store(true, Ordering::Relaxed);
-    assert!(busy.join().expect("it ends") > 5, "the bucket did change");
+    assert!(writer.join().expect("the writer ends") > 5, "the bucket has changed during the test");
     let found = fixture.found(&list, &[]);
     assert_eq!((&found["missing"]["keys"], &found["orphans"]["objects"]), (&0.into(), &40.into()));
 }

@@ -1,8 +1,9 @@
-//! `--delete`: never without grace, limit and agreement, and never what is somebody's.
+//! `--delete`: needs a grace, limits and a confirmation, and deletes no object in use.
 
 use super::{StoreFixture, refused, report};
 
-fn ten(fixture: &StoreFixture) -> String {
+/// Puts 19 objects and returns a list of their keys.
+fn kept_objects(fixture: &StoreFixture) -> String {
     let keys: Vec<String> = (0..19).map(|n| format!("kept-{n}")).collect();
     for key in &keys {
         fixture.put(key, 3);
@@ -11,9 +12,9 @@ fn ten(fixture: &StoreFixture) -> String {
 }
 
 #[test]
-fn orphans_go_and_nothing_else() {
+fn only_orphans_are_deleted() {
     let fixture = StoreFixture::with(&["folder/orphan"]);
-    let list = ten(&fixture);
+    let list = kept_objects(&fixture);
     fixture.put("young", 0);
     let arguments = ["--delete", "--yes", "--deleted-to", "log.jsonl"];
     let found = fixture.found(&list, &arguments);
@@ -23,7 +24,7 @@ fn orphans_go_and_nothing_else() {
         (&1.into(), &0.into(), &false.into())
     );
     assert!(!fixture.has("folder/orphan") && fixture.has("young") && fixture.has("kept-0"));
-    assert!(fixture.has("folder"), "folders of others stay");
+    assert!(fixture.has("folder"), "folders are not deleted");
     let log = std::fs::read_to_string(fixture.place.path().join("log.jsonl")).expect("a log");
     assert!(
         log.contains("\"folder/orphan\"") && log.contains("\"deleted\"") && log.lines().count() == 1,
@@ -34,11 +35,11 @@ fn orphans_go_and_nothing_else() {
 }
 
 #[test]
-fn limits_hold() {
+fn nothing_is_deleted_above_a_limit() {
     let fixture = StoreFixture::with(&["orphan-1", "orphan-2", "orphan-3"]);
-    let list = ten(&fixture);
+    let list = kept_objects(&fixture);
     let ran = fixture.compare(&list, &["--delete", "--yes", "--json"]);
-    assert_eq!(report(&ran)["refused"].as_str().map(|said| said.contains("3 of 22 objects")), Some(true));
+    assert_eq!(report(&ran)["refused"].as_str().map(|text| text.contains("3 of 22 objects")), Some(true));
     refused(ran, &["more than 10 %", "--limit-percent"]);
     let wide = ["--delete", "--yes", "--limit-percent", "14"];
     refused(fixture.compare(&list, &[&wide[..], &["--max-deletes", "2"]].concat()), &["--max-deletes 2"]);
@@ -48,23 +49,23 @@ fn limits_hold() {
 }
 
 #[test]
-fn a_store_that_a_wharfinger_keeps_is_left_to_it() {
-    for mark in [".wharfinger/store", "app/.wharfinger/store"] {
+fn nothing_is_deleted_in_a_store_of_a_wharfinger() {
+    for marker in [".wharfinger/store", "app/.wharfinger/store"] {
         let fixture = StoreFixture::with(&["orphan"]);
-        let list = ten(&fixture);
-        fixture.put(mark, 0);
+        let list = kept_objects(&fixture);
+        fixture.put(marker, 0);
         refused(
             fixture.compare(&list, &["--delete", "--yes"]),
-            &[mark, "wharfinger sweep orphan-cleanup", "nothing was deleted"],
+            &[marker, "wharfinger sweep orphan-cleanup", "nothing was deleted"],
         );
         assert!(fixture.has("orphan"));
-        assert_eq!(fixture.found(&list, &[])["orphans"]["objects"], 1, "it may be looked at");
+        assert_eq!(fixture.found(&list, &[])["orphans"]["objects"], 1, "the report is allowed");
     }
 }
 
-/// Some keys are written in another way than the bucket writes them: their objects are somebody's.
+/// The list spells some keys in another way than the bucket, so their objects are in use.
 #[test]
-fn what_only_looks_like_an_orphan_stays() {
+fn nothing_is_deleted_if_the_list_uses_another_spelling() {
     for (object, key) in [
         ("photos/e\u{301}te.jpg", "photos/\u{e9}te.jpg"),
         ("photos/a b.jpg", "photos/a%20b.jpg"),
@@ -80,68 +81,70 @@ fn what_only_looks_like_an_orphan_stays() {
         ("photos/n.jpg", "https://cdn.example/photos/n.jpg"),
     ] {
         let fixture = StoreFixture::with(&[object, "orphan"]);
-        let list = format!("{}{key}\n", ten(&fixture));
+        let list = format!("{}{key}\n", kept_objects(&fixture));
         let wide = ["--delete", "--yes", "--limit-percent", "100"];
-        refused(
-            fixture.compare(&list, &wide),
-            &["differ only in how they are written", "nothing was deleted"],
-        );
+        refused(fixture.compare(&list, &wide), &["differ only in spelling", "nothing was deleted"]);
         assert!(fixture.has(object) && fixture.has("orphan"), "{object}");
     }
 }
 
-/// However the folder itself is written.
+/// The spelling of the bucket's own path does not matter.
 #[test]
-fn whole_paths_in_the_list_are_known_for_what_they_are() {
+fn complete_paths_in_the_list_are_recognized() {
     let fixture = StoreFixture::with(&["photos/a.jpg", "orphan"]);
-    let list = format!("{}{}\n", ten(&fixture), fixture.folder.join("photos/a.jpg").display());
+    let list = format!("{}{}\n", kept_objects(&fixture), fixture.folder.join("photos/a.jpg").display());
     fixture.place.write("keys", list);
     let wide = ["--keys", "keys", "--delete", "--yes", "--limit-percent", "100"];
     for bucket in
         [fixture.url(), format!("{}/", fixture.url()), "file:bucket".into(), "file:./bucket/".into()]
     {
         let ran = fixture.place.run(&[&["reconcile", "--bucket", &bucket][..], &wide].concat());
-        refused(ran, &["differ only in how they are written", "nothing was deleted"]);
+        refused(ran, &["differ only in spelling", "nothing was deleted"]);
         assert!(fixture.has("photos/a.jpg") && fixture.has("orphan"), "{bucket}");
     }
 }
 
-/// What lies in the folder and has no key would go: the list as well.
+/// A list inside the folder has no key, so it would be deleted.
 #[test]
-fn the_list_itself_is_no_orphan() {
+fn a_list_inside_the_bucket_is_rejected() {
     let fixture = StoreFixture::with(&["orphan"]);
-    let list = ten(&fixture);
+    let list = kept_objects(&fixture);
     std::fs::write(fixture.folder.join("keys"), &list).expect("a list");
-    fixture.run(&["--keys", "bucket/keys", "--delete", "--yes"]).expect_usage("lies in the folder");
+    fixture.run(&["--keys", "bucket/keys", "--delete", "--yes"]).expect_usage("is inside the folder");
     fixture
         .run(&["--sql", "SELECT 1", "--database", "sqlite:bucket/orphan", "--delete", "--yes"])
         .expect_usage("orphan");
     fixture.compare(&list, &["--delete", "--yes", "--state", "bucket/state"]).expect_usage("state");
     assert!(fixture.has("orphan") && fixture.has("keys"));
-    fixture.compare(&list, &["--orphans-to", "keys"]).expect_usage("named twice");
-    fixture.compare(&list, &["--orphans-to", "found", "--missing-to", "found"]).expect_usage("named twice");
+    fixture.compare(&list, &["--orphans-to", "keys"]).expect_usage("used twice");
+    fixture.compare(&list, &["--orphans-to", "found", "--missing-to", "found"]).expect_usage("used twice");
     assert_eq!(std::fs::read_to_string(fixture.place.path().join("keys")).expect("a list"), list);
 }
 
 #[test]
-fn a_list_that_may_have_been_cut_off_deletes_nothing() {
+fn nothing_is_deleted_if_the_list_may_be_cut_off() {
     let fixture = StoreFixture::with(&["orphan"]);
-    let cut = ten(&fixture);
-    refused(fixture.compare(cut.trim_end(), &["--delete", "--yes"]), &["cut off", "nothing was deleted"]);
+    let truncated = kept_objects(&fixture);
+    refused(
+        fixture.compare(truncated.trim_end(), &["--delete", "--yes"]),
+        &["cut off", "nothing was deleted"],
+    );
     let arguments = ["reconcile", "--bucket", &fixture.url(), "--keys", "-", "--delete", "--yes"];
     fixture.place.run(&arguments).expect_usage("--delete");
     fixture.run(&["--keys", "/dev/stdin", "--delete", "--yes"]).expect_usage("--delete");
-    // A quote that is missing, and rows that are lost by it.
-    let quoted =
-        format!("{}kept-x,\"Best of\norphan,x\nkept-y,\"Other\"\n", ten(&fixture).replace('\n', ",x\n"));
+    // A closing quote is missing, so rows are lost.
+    let quoted = format!(
+        "{}kept-x,\"Best of\norphan,x\nkept-y,\"Other\"\n",
+        kept_objects(&fixture).replace('\n', ",x\n")
+    );
     let csv = ["--column", "1", "--delete", "--yes"];
-    refused(fixture.compare(quoted, &csv), &["go over several lines", "nothing was deleted"]);
+    refused(fixture.compare(quoted, &csv), &["have several lines", "nothing was deleted"]);
     assert!(fixture.has("orphan"));
 }
 
-/// A list that was copied looks as young as its copy, but it knows nothing of what was stored since it was made.
+/// A copied list has the time of the copy, but it lacks objects that were stored after the original was made.
 #[test]
-fn a_list_that_may_be_older_than_its_file_deletes_nothing() {
+fn nothing_is_deleted_if_the_list_may_be_older_than_its_file() {
     let fixture = StoreFixture::new();
     let mut list = String::new();
     for n in 0..19 {
@@ -164,9 +167,9 @@ fn a_list_that_may_be_older_than_its_file_deletes_nothing() {
     assert!(!fixture.has("stored-since") && fixture.has("kept-0"));
 }
 
-/// A folder within a store is that store's.
+/// A folder inside a store belongs to that store.
 #[test]
-fn a_mark_above_a_folder_is_seen() {
+fn a_marker_above_the_folder_is_found() {
     let fixture = StoreFixture::with(&["uploads/orphan"]);
     fixture.put(".wharfinger/store", 0);
     for n in 0..19 {
@@ -180,71 +183,68 @@ fn a_mark_above_a_folder_is_seen() {
     assert!(fixture.has("uploads/orphan"));
 }
 
-/// What is found after the question was asked is looked at once more.
 #[test]
-fn on_a_terminal_it_asks_and_looks_again_at_what_changed_meanwhile() {
-    let fixture = StoreFixture::with(&["changed", "gone", "orphan"]);
-    let list = ten(&fixture);
+fn a_delete_asks_first_and_checks_each_object_again_after_the_answer() {
+    let fixture = StoreFixture::with(&["changed", "removed", "orphan"]);
+    let list = kept_objects(&fixture);
     fixture.place.write("keys", &list);
-    let mut refusing = Terminal::start(&fixture);
-    refusing.read_until("type `delete 3`:");
-    refusing.answer("yes");
-    assert!(refusing.end().1.contains("nothing was deleted"));
+    let mut declining = Terminal::start(&fixture);
+    declining.read_until("type `delete 3`:");
+    declining.answer("yes");
+    assert!(declining.end().1.contains("nothing was deleted"));
     assert!(fixture.has("orphan"));
 
-    let mut agreeing = Terminal::start(&fixture);
-    agreeing.read_until("type `delete 3`:");
+    let mut confirming = Terminal::start(&fixture);
+    confirming.read_until("type `delete 3`:");
     fixture.put("changed", 2);
-    std::fs::remove_file(fixture.folder.join("gone")).expect("removed");
-    agreeing.answer("delete 3");
-    let (code, said) = agreeing.end();
-    assert_eq!(code, Some(0), "{said}");
+    std::fs::remove_file(fixture.folder.join("removed")).expect("removed");
+    confirming.answer("delete 3");
+    let (code, output) = confirming.end();
+    assert_eq!(code, Some(0), "{output}");
     assert!(
-        said.contains("deleted 1 objects") && said.contains("1 were gone already, 1 had changed"),
-        "{said}"
+        output.contains("deleted 1 objects") && output.contains("1 were already deleted, 1 have changed"),
+        "{output}"
     );
     assert!(fixture.has("changed") && !fixture.has("orphan") && fixture.has("kept-0"));
 }
 
-/// What is written to the list after it was read is not in the comparison.
 #[test]
-fn a_list_that_was_written_to_since_deletes_nothing() {
+fn nothing_is_deleted_if_the_list_changes_after_it_was_read() {
     let fixture = StoreFixture::with(&["orphan"]);
-    let list = ten(&fixture);
+    let list = kept_objects(&fixture);
     fixture.place.write("keys", &list);
-    let mut agreeing = Terminal::start(&fixture);
-    agreeing.read_until("type `delete 1`:");
+    let mut confirming = Terminal::start(&fixture);
+    confirming.read_until("type `delete 1`:");
     fixture.place.write("keys", format!("{list}orphan\n"));
-    agreeing.answer("delete 1");
-    let (code, said) = agreeing.end();
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("the list is another than it was") && fixture.has("orphan"), "{said}");
+    confirming.answer("delete 1");
+    let (code, output) = confirming.end();
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("the list has changed since it was read") && fixture.has("orphan"), "{output}");
 }
 
-/// Ctrl-C is heard while it waits for an answer.
 #[test]
-fn who_is_asked_may_leave() {
+fn ctrl_c_ends_the_question() {
     let fixture = StoreFixture::with(&["orphan"]);
-    let list = ten(&fixture);
+    let list = kept_objects(&fixture);
     fixture.place.write("keys", list);
-    let mut leaving = Terminal::start(&fixture);
-    leaving.read_until("type `delete 1`:");
-    leaving.press("\u{3}");
-    let (code, said) = leaving.end();
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("interrupted") && fixture.has("orphan"), "{said}");
+    let mut terminal = Terminal::start(&fixture);
+    terminal.read_until("type `delete 1`:");
+    terminal.press("\u{3}");
+    let (code, output) = terminal.end();
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("interrupted") && fixture.has("orphan"), "{output}");
 }
 
-/// The program with a terminal of its own, which `script` makes.
+/// The program on a pseudo-terminal, which `script` creates.
 struct Terminal {
     child: std::process::Child,
-    seen: String,
+    output: String,
 }
 
 impl Terminal {
     fn start(fixture: &StoreFixture) -> Terminal {
         let program = env!("CARGO_BIN_EXE_wharfinger");
-        // In the shell's place: some shells would stay, and end of Ctrl-C themselves.
+        // `exec` replaces the shell, because some shells would handle Ctrl-C themselves.
         let command = format!(
             "exec {program} reconcile --bucket {} --keys keys --delete --limit-percent 20",
             fixture.url()
@@ -257,7 +257,7 @@ impl Terminal {
             .stdout(std::process::Stdio::piped())
             .spawn()
             .expect("`script` runs");
-        Terminal { child, seen: String::new() }
+        Terminal { child, output: String::new() }
     }
 
     fn read_until(&mut self, word: &str) {
@@ -265,11 +265,11 @@ impl Terminal {
         let mut byte = [0];
         let mut bytes = Vec::new();
         while !String::from_utf8_lossy(&bytes).contains(word) {
-            let read = std::io::Read::read(out, &mut byte).expect("it speaks");
+            let read = std::io::Read::read(out, &mut byte).expect("output");
             assert!(read > 0, "{word:?} in {}", String::from_utf8_lossy(&bytes));
             bytes.push(byte[0]);
         }
-        self.seen.push_str(&String::from_utf8_lossy(&bytes));
+        self.output.push_str(&String::from_utf8_lossy(&bytes));
     }
 
     fn answer(&mut self, text: &str) {
@@ -283,7 +283,7 @@ impl Terminal {
 
     fn end(mut self) -> (Option<i32>, String) {
         let rest = std::io::read_to_string(self.child.stdout.take().expect("a pipe")).expect("text");
-        let status = self.child.wait().expect("it ends");
-        (status.code(), format!("{}{rest}", self.seen))
+        let status = self.child.wait().expect("the program ends");
+        (status.code(), format!("{}{rest}", self.output))
     }
 }

@@ -1,5 +1,5 @@
-//! S3 inventories: as the list of keys and in place of the listing, in CSV and in Parquet, from a file and from a bucket.
-//! Whatever the list comes from, the answer is the same.
+//! S3 inventories: as the list of keys and instead of the listing, in CSV and in Parquet, from a file and from a bucket.
+//! All kinds of lists give the same result.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use md5::{Digest as _, Md5};
-use parquet::basic::Compression as Packing;
+use parquet::basic::Compression as ParquetCompression;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
@@ -31,11 +31,11 @@ fn row(key: impl Into<String>) -> Row {
     Row { size: key.len() as u64, key, is_latest: true, is_delete_marker: false }
 }
 
-const DAYS_AGO: &str = "2020-01-02T03:04:05.000Z";
+const STORED_AT: &str = "2020-01-02T03:04:05.000Z";
 const SCHEMA: &str = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate";
 
-/// As a form encodes.
-fn form(key: &str) -> String {
+/// Encodes a key like a form, as CSV inventories do.
+fn form_encoded(key: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.*/".contains(&byte);
     key.bytes()
         .map(|byte| match byte {
@@ -50,23 +50,23 @@ fn csv(rows: &[Row]) -> Vec<u8> {
     let mut out = GzEncoder::new(Vec::new(), Compression::fast());
     for row in rows {
         let Row { key, size, is_latest, is_delete_marker } = row;
-        let key = form(key);
+        let key = form_encoded(key);
         writeln!(
             out,
-            "\"source\",\"{key}\",\"v\",\"{is_latest}\",\"{is_delete_marker}\",\"{size}\",\"{DAYS_AGO}\""
+            "\"source\",\"{key}\",\"v\",\"{is_latest}\",\"{is_delete_marker}\",\"{size}\",\"{STORED_AT}\""
         )
         .expect("memory");
     }
     out.finish().expect("memory")
 }
 
-fn packed(rows: &[Row]) -> Vec<u8> {
+fn parquet(rows: &[Row]) -> Vec<u8> {
     let schema = parse_message_type(
         "message s3.inventory { required binary bucket (UTF8); required binary key (UTF8); \
          optional boolean is_latest; optional boolean is_delete_marker; optional int64 size; \
          optional int64 last_modified_date (TIMESTAMP_MILLIS); }",
     );
-    let properties = WriterProperties::builder().set_compression(Packing::SNAPPY).build();
+    let properties = WriterProperties::builder().set_compression(ParquetCompression::SNAPPY).build();
     let mut file =
         SerializedFileWriter::new(Vec::new(), Arc::new(schema.expect("a schema")), Arc::new(properties))
             .expect("a file");
@@ -110,7 +110,7 @@ fn packed(rows: &[Row]) -> Vec<u8> {
     file.into_inner().expect("a file")
 }
 
-/// A manifest of these files, each under a key of its own.
+/// A manifest of data files, given by key and content.
 fn manifest(bucket: &str, format: &str, files: &[(&str, &[u8])]) -> Vec<u8> {
     let files: Vec<Value> = files
         .iter()
@@ -121,22 +121,22 @@ fn manifest(bucket: &str, format: &str, files: &[(&str, &[u8])]) -> Vec<u8> {
         .collect();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_millis();
     let schema = if format == "CSV" { SCHEMA } else { "message s3.inventory { … }" };
-    let whole = json!({
+    let manifest = json!({
         "sourceBucket": bucket, "destinationBucket": "arn:aws:s3:::inventories", "version": "2016-11-30",
         "creationTimestamp": now.to_string(), "fileFormat": format, "fileSchema": schema, "files": files,
     });
-    serde_json::to_vec(&whole).expect("JSON")
+    serde_json::to_vec(&manifest).expect("JSON")
 }
 
-/// As it lies in a folder that was copied from the bucket.
-fn write_inventory(folder: &Path, format: &str, bucket: &str, halves: &[&[Row]]) -> String {
-    let ending = if format == "CSV" { "csv.gz" } else { "parquet" };
-    let files: Vec<(String, Vec<u8>)> = halves
+/// Writes an inventory as a folder that was copied from its bucket. Returns the path of the manifest.
+fn write_inventory(folder: &Path, format: &str, bucket: &str, parts: &[&[Row]]) -> String {
+    let extension = if format == "CSV" { "csv.gz" } else { "parquet" };
+    let files: Vec<(String, Vec<u8>)> = parts
         .iter()
         .enumerate()
         .map(|(n, rows)| {
-            let bytes = if format == "CSV" { csv(rows) } else { packed(rows) };
-            (format!("inventory/source/daily/data/{n}.{ending}"), bytes)
+            let bytes = if format == "CSV" { csv(rows) } else { parquet(rows) };
+            (format!("inventory/source/daily/data/{n}.{extension}"), bytes)
         })
         .collect();
     let dated = folder.join("inventory/source/daily/2026-01-01T00-00Z");
@@ -151,22 +151,22 @@ fn write_inventory(folder: &Path, format: &str, bucket: &str, halves: &[&[Row]])
     dated.join("manifest.json").display().to_string()
 }
 
-const ODD: [&str; 5] = ["a b+c", "x,\"y\"", "ünï/%41", "z\nz", "plain"];
+const ODD_KEYS: [&str; 5] = ["a b+c", "x,\"y\"", "ünï/%41", "z\nz", "plain"];
 
 #[test]
-fn an_inventory_is_a_list_of_keys() {
+fn an_inventory_can_be_the_list_of_keys() {
     for format in ["CSV", "Parquet"] {
-        let fixture = StoreFixture::with(&ODD);
+        let fixture = StoreFixture::with(&ODD_KEYS);
         fixture.put("deleted", 3);
         fixture.put("older", 3);
-        let mut rows: Vec<Row> = ODD.iter().map(|key| row(*key)).collect();
+        let mut rows: Vec<Row> = ODD_KEYS.iter().map(|key| row(*key)).collect();
         rows.push(Row { is_delete_marker: true, ..row("deleted") });
         rows.push(Row { is_latest: false, ..row("older") });
         let inventories = fixture.place.path().join("inventories");
         let path = write_inventory(&inventories, format, "another-bucket", &[&rows[3..], &rows[..3]]);
         let found = report(&fixture.run(&["--inventory", &path, "--json"]).expect(0));
         assert_eq!(samples(&found["orphans"]), ["deleted", "older"], "{format}: {found}");
-        let mut from_its_folder = fixture.place.command(&[
+        let mut command = fixture.place.command(&[
             "reconcile",
             "--bucket",
             &fixture.url(),
@@ -174,8 +174,8 @@ fn an_inventory_is_a_list_of_keys() {
             "manifest.json",
             "--json",
         ]);
-        let its_folder = std::path::Path::new(&path).parent().expect("a folder");
-        let ran = super::Ran::from(from_its_folder.current_dir(its_folder).output().expect("it runs"));
+        let manifest_folder = std::path::Path::new(&path).parent().expect("a folder");
+        let ran = super::Ran::from(command.current_dir(manifest_folder).output().expect("the program runs"));
         assert_eq!(report(&ran.expect(0)), found, "{format}");
         assert_eq!((&found["keys"]["count"], &found["keys"]["skipped"]), (&5.into(), &2.into()), "{format}");
         assert_eq!(
@@ -186,55 +186,55 @@ fn an_inventory_is_a_list_of_keys() {
 
         let data = inventories.join("inventory/source/daily/data");
         let one = std::fs::read_dir(&data).expect("files").next().expect("a file").expect("a file").path();
-        let whole = std::fs::read(&one).expect("a file");
-        std::fs::write(&one, &whole[..whole.len() - 1]).expect("cut off");
-        refused(fixture.run(&["--inventory", &path, "--delete", "--yes"]), &["the manifest says otherwise"]);
-        let mut damaged = whole.clone();
-        damaged[whole.len() / 2] ^= 1;
+        let complete = std::fs::read(&one).expect("a file");
+        std::fs::write(&one, &complete[..complete.len() - 1]).expect("truncated");
+        refused(fixture.run(&["--inventory", &path, "--delete", "--yes"]), &["but the manifest says"]);
+        let mut damaged = complete.clone();
+        damaged[complete.len() / 2] ^= 1;
         std::fs::write(&one, damaged).expect("damaged");
         refused(fixture.run(&["--inventory", &path]), &["MD5"]);
         std::fs::remove_file(&one).expect("removed");
-        refused(fixture.run(&["--inventory", &path]), &["is neither beside it nor in the folders above"]);
+        refused(fixture.run(&["--inventory", &path]), &["cannot find the data file"]);
     }
 }
 
 #[test]
-fn other_formats_are_refused() {
+fn other_formats_are_rejected() {
     let fixture = StoreFixture::with(&["a"]);
     let orc = fixture.place.write("manifest.json", manifest("b", "ORC", &[]));
     refused(fixture.run(&["--inventory", &orc.display().to_string()]), &["ORC", "Parquet"]);
     let none = fixture.place.write("none.json", "{}");
-    refused(fixture.run(&["--inventory", &none.display().to_string()]), &["no manifest"]);
+    refused(fixture.run(&["--inventory", &none.display().to_string()]), &["not a manifest"]);
     let empty = fixture.place.write("empty.json", manifest("b", "CSV", &[]));
     refused(fixture.run(&["--inventory", &empty.display().to_string()]), &["empty"]);
 }
 
-/// In place of the listing: what is in the inventory and not in the bucket any more is found gone, what came since is not
-/// missing, and only what is as the inventory says may be deleted.
+/// An object that was deleted after the inventory is found missing at its delete. An object that was stored later is not
+/// missing. Only objects that are as in the inventory may be deleted.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_inventory_stands_for_the_listing() {
+async fn an_inventory_can_replace_the_listing() {
     let bucket = Bucket::s3().await;
-    bucket.put(["kept", "changed", "orphan", "since"]).await;
+    bucket.put(["kept", "changed", "orphan", "stored-later"]).await;
     bucket.age().await;
-    let rows: Vec<Row> = ["orphan", "kept", "gone", "changed"].map(row).into_iter().collect();
+    let rows: Vec<Row> = ["orphan", "kept", "removed", "changed"].map(row).into_iter().collect();
     let folder = bucket.place.path().join("inventories");
     let path = write_inventory(&folder, "CSV", &bucket.name, &[&rows]);
-    bucket.place.write("keys", "kept\nsince\n");
+    bucket.place.write("keys", "kept\nstored-later\n");
     let more = ["--keys", "keys", "--listing", &path, "--json"];
     let found = report(&bucket.run(&more).expect(0));
-    assert_eq!(samples(&found["orphans"]), ["changed", "gone", "orphan"]);
+    assert_eq!(samples(&found["orphans"]), ["changed", "orphan", "removed"]);
     assert_eq!((&found["listed"]["objects"], &found["missing"]["keys"]), (&4.into(), &0.into()), "{found}");
-    // Nothing is as old as the inventory says, so that nothing may go.
+    // No object has the time that the inventory says, so nothing may be deleted.
     let delete = ["--delete", "--yes", "--limit-percent", "90"];
     let found = report(&bucket.run(&[&more[..], &delete].concat()).expect(0));
     let deletion = &found["deletion"];
     assert_eq!(
-        (&deletion["objects"], &deletion["gone"], &deletion["changed"]),
+        (&deletion["objects"], &deletion["alreadyDeleted"], &deletion["changed"]),
         (&0.into(), &1.into(), &2.into())
     );
-    assert_eq!(bucket.keys().await, ["changed", "kept", "orphan", "since"]);
+    assert_eq!(bucket.keys().await, ["changed", "kept", "orphan", "stored-later"]);
 
-    assert!(found["inventoryOf"].is_string(), "{found}");
+    assert!(found["inventoryCreatedAt"].is_string(), "{found}");
     let manifest = std::fs::read_to_string(&path).expect("a manifest");
     std::fs::write(&path, manifest.replace("LastModifiedDate", "ETag")).expect("written");
     refused(bucket.run(&more), &["--listing needs an inventory with Size and LastModifiedDate"]);
@@ -242,39 +242,39 @@ async fn an_inventory_stands_for_the_listing() {
     let other = write_inventory(&folder, "CSV", "another", &[&rows]);
     refused(
         bucket.run(&["--keys", "keys", "--listing", &other]),
-        &["the inventory is of the bucket another"],
+        &["the inventory belongs to the bucket another"],
     );
 }
 
-/// The four kinds of lists, and both formats of inventories, from a file and from a bucket.
+/// A file, two databases, and both formats of inventories, from a file and from a bucket.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_answer_whatever_the_list_comes_from() {
+async fn every_kind_of_list_gives_the_same_report() {
     let bucket = Bucket::s3().await;
     let keys: Vec<String> = (0..1_500).map(|n| format!("d{}/ü {n:04}", n % 3)).collect();
     bucket.put(keys.iter().filter(|key| !key.ends_with('9')).cloned()).await;
     bucket.age().await;
-    // Not in order, and one in ten missing: of the keys that end in 5 nobody knows.
-    let known: Vec<&String> = keys.iter().rev().filter(|key| !key.ends_with('5')).collect();
+    // The list is not sorted. Keys that end in 5 are not on it; keys that end in 9 have no object.
+    let listed: Vec<&String> = keys.iter().rev().filter(|key| !key.ends_with('5')).collect();
     let orphans = keys.iter().filter(|key| key.ends_with('5')).count();
     let missing = keys.iter().filter(|key| key.ends_with('9')).count();
 
-    bucket.place.write("keys", known.iter().map(|key| format!("{key}\n")).collect::<String>());
-    let values: Vec<String> = known.iter().map(|key| format!("('{key}')")).collect();
+    bucket.place.write("keys", listed.iter().map(|key| format!("{key}\n")).collect::<String>());
+    let values: Vec<String> = listed.iter().map(|key| format!("('{key}')")).collect();
     let table = format!("CREATE TABLE files (path TEXT); INSERT INTO files VALUES {};", values.join(","));
     let postgres = harness::postgres::shared().create_database();
     harness::postgres::shared().psql(&postgres, &table).expect("a table");
-    let sqlite = format!("sqlite:{}", bucket.place.path().join("theirs.db").display());
+    let sqlite = format!("sqlite:{}", bucket.place.path().join("app.db").display());
     let url = format!("{sqlite}?mode=rwc");
     let mut connection =
         <sqlx::SqliteConnection as sqlx::Connection>::connect(&url).await.expect("a database");
     sqlx::raw_sql(sqlx::AssertSqlSafe(table)).execute(&mut connection).await.expect("a table");
 
-    let rows: Vec<Row> = known.iter().map(|key| row(key.as_str())).collect();
+    let rows: Vec<Row> = listed.iter().map(|key| row(key.as_str())).collect();
     let (first, second) = rows.split_at(700);
     let folder = bucket.place.path().join("inventories");
     let csv_path = write_inventory(&folder.join("csv"), "CSV", &bucket.name, &[first, second]);
     let parquet_path = write_inventory(&folder.join("parquet"), "Parquet", &bucket.name, &[first, second]);
-    // The same in a bucket, where inventories come from.
+    // The same inventory in a bucket.
     let inventories = Bucket::s3().await;
     let base = folder.join("parquet");
     for path in [
@@ -298,7 +298,7 @@ async fn the_same_answer_whatever_the_list_comes_from() {
         &["--inventory", &parquet_path],
         &["--inventory", &stored],
     ];
-    let mut answers = Vec::new();
+    let mut reports = Vec::new();
     for source in sources {
         let lists = ["--json", "--orphans-to", "orphans.jsonl", "--missing-to", "missing.jsonl"];
         let found = report(&bucket.run(&[source, &lists].concat()).expect(0));
@@ -308,14 +308,14 @@ async fn the_same_answer_whatever_the_list_comes_from() {
             "{source:?}"
         );
         let read = |name: &str| std::fs::read_to_string(bucket.place.path().join(name)).expect("a list");
-        answers.push((
+        reports.push((
             found["orphans"].clone(),
             read("orphans.jsonl"),
             read("missing.jsonl").replace(char::is_numeric, ""),
         ));
     }
-    for answer in &answers[1..] {
-        assert_eq!((&answer.0, &answer.1), (&answers[0].0, &answers[0].1));
-        assert_eq!(answer.2.lines().count(), missing);
+    for report in &reports[1..] {
+        assert_eq!((&report.0, &report.1), (&reports[0].0, &reports[0].1));
+        assert_eq!(report.2.lines().count(), missing);
     }
 }

@@ -1,9 +1,9 @@
-//! Lists of keys as people have them: in any order, twice, in other spellings, empty, and of another bucket.
+//! Lists of keys: unsorted, with duplicates, in other spellings, empty, and of another bucket.
 
 use super::{StoreFixture, refused, samples};
 
 #[test]
-fn order_and_repeats_do_not_matter() {
+fn order_and_duplicates_do_not_matter() {
     let keys: Vec<String> = (0..3_000).map(|n| format!("f/{:04}", n * 7 % 3_000)).collect();
     let fixture = StoreFixture::with(&keys[..50].iter().map(String::as_str).collect::<Vec<_>>());
     fixture.put("f/orphan", 3);
@@ -17,24 +17,24 @@ fn order_and_repeats_do_not_matter() {
 }
 
 #[test]
-fn an_empty_list_makes_no_orphans() {
+fn an_empty_list_is_refused() {
     let fixture = StoreFixture::with(&["a", "b"]);
     for list in ["", "\n\n", "\u{feff}"] {
         refused(fixture.compare(list, &[]), &["the list of keys is empty"]);
         refused(fixture.compare(list, &["--delete", "--yes", "--limit-percent", "100"]), &["empty"]);
     }
-    let said = super::report(&fixture.compare("", &["--json"]).expect(1));
+    let output = super::report(&fixture.compare("", &["--json"]).expect(1));
     assert!(
-        said["refused"].as_str().is_some_and(|why| why.contains("empty")),
-        "machines are told too: {said}"
+        output["refused"].as_str().is_some_and(|why| why.contains("empty")),
+        "the JSON output has the reason: {output}"
     );
     let found = fixture.found("", &["--allow-empty"]);
-    assert_eq!(found["orphans"]["objects"], 2, "whoever wants to see it can");
+    assert_eq!(found["orphans"]["objects"], 2, "--allow-empty shows the report");
     assert!(fixture.has("a") && fixture.has("b"));
 }
 
 #[test]
-fn a_list_of_something_else_is_refused_with_a_hint() {
+fn a_list_without_any_key_of_the_bucket_is_refused_with_a_hint() {
     let fixture = StoreFixture::with(&["images/a b.jpg", "images/caf\u{e9}.jpg"]);
     let address = format!("{}/images/a b.jpg", fixture.folder.canonicalize().expect("a path").display());
     let cases = [
@@ -44,11 +44,14 @@ fn a_list_of_something_else_is_refused_with_a_hint() {
         ("images/cafe\u{301}.jpg", "NFC and NFD"),
         ("IMAGES/A B.JPG", "upper and lower case"),
         (address.as_str(), "--strip-prefix"),
-        ("nothing/alike", "is it the right bucket?"),
+        ("nothing/alike", "Is it the right bucket?"),
     ];
     for (key, hint) in cases {
-        refused(fixture.compare(key, &[]), &["not one of 1 keys", hint]);
-        refused(fixture.compare(key, &["--delete", "--yes", "--limit-percent", "100"]), &["not one"]);
+        refused(fixture.compare(key, &[]), &["none of the 1 keys", hint]);
+        refused(
+            fixture.compare(key, &["--delete", "--yes", "--limit-percent", "100"]),
+            &["none of the 1 keys"],
+        );
     }
     let found = fixture.found("nothing/alike", &["--allow-empty"]);
     assert_eq!((&found["orphans"]["objects"], &found["missing"]["keys"]), (&2.into(), &1.into()));
@@ -56,7 +59,7 @@ fn a_list_of_something_else_is_refused_with_a_hint() {
 }
 
 #[test]
-fn keys_are_brought_into_the_buckets_spelling() {
+fn keys_are_converted_to_the_buckets_spelling() {
     let fixture = StoreFixture::with(&["images/a b+c.jpg", "images/d.jpg", "images/orphan.jpg"]);
     let orphans = |list: &str, more: &[&str]| samples(&fixture.found(list, more)["orphans"]);
     assert_eq!(orphans("/images/a b+c.jpg\n/images/d.jpg", &["--strip-prefix", "/"]), ["images/orphan.jpg"]);
@@ -79,20 +82,20 @@ fn keys_are_brought_into_the_buckets_spelling() {
 }
 
 #[test]
-fn files_from_other_systems_are_read_or_refused_by_their_line() {
+fn other_encodings_are_read_or_rejected_with_the_line() {
     let fixture = StoreFixture::with(&["caf\u{e9}", "b", "orphan"]);
     let found = |list: &[u8]| samples(&fixture.found(list, &[])["orphans"]);
     assert_eq!(found("\u{feff}caf\u{e9}\r\nb\r\n".as_bytes()), ["orphan"]);
     refused(fixture.compare(b"b\ncaf\xe9\n", &[]), &["line 2 is not UTF-8", "iconv"]);
     refused(fixture.compare(b"\xff\xfeb\0\n\0", &[]), &["UTF-16"]);
-    refused(fixture.compare(vec![b'x'; 100_000], &[]), &["line 1 is longer than any key"]);
-    let left = fixture.place.path().join(".wharfinger-reconcile");
-    let left: Vec<_> = std::fs::read_dir(left).into_iter().flatten().collect();
-    assert!(left.is_empty(), "a list that was refused leaves nothing: {left:?}");
+    refused(fixture.compare(vec![b'x'; 100_000], &[]), &["line 1 is longer than the longest key"]);
+    let states = fixture.place.path().join(".wharfinger-reconcile");
+    let left: Vec<_> = std::fs::read_dir(states).into_iter().flatten().collect();
+    assert!(left.is_empty(), "a rejected list leaves no state: {left:?}");
 }
 
 #[test]
-fn csv_nul_and_standard_input() {
+fn csv_nul_and_standard_input_are_read() {
     let fixture = StoreFixture::with(&["a,b", "c\nd", "orphan"]);
     let list = "id,key\n1,\"a,b\"\n2,\"c\nd\"\n";
     assert_eq!(samples(&fixture.found(list, &["--column", "key"])["orphans"]), ["orphan"]);
@@ -101,7 +104,7 @@ fn csv_nul_and_standard_input() {
     let ran = fixture.run(&["--keys", "keys.csv", "--json"]).expect(0);
     assert_eq!(samples(&super::report(&ran)["orphans"]), ["orphan"]);
     refused(fixture.compare(list, &["--column", "path"]), &["no column `path`", "id, key"]);
-    // Keys with commas that nobody quoted: each would be cut short.
+    // Keys with commas but without quotes would be truncated.
     fixture.place.write("keys.csv", "orphan\na,b\n");
     refused(fixture.run(&["--keys", "keys.csv", "--json"]), &["2"]);
 
@@ -115,20 +118,19 @@ fn csv_nul_and_standard_input() {
     let mut stdin = child.stdin.take().expect("a pipe");
     std::io::Write::write_all(&mut stdin, b"a,b\0c\nd\0").expect("written");
     drop(stdin);
-    let ran = crate::cli::program::Ran::from(child.wait_with_output().expect("it ends")).expect(0);
+    let ran = crate::cli::program::Ran::from(child.wait_with_output().expect("the program ends")).expect(0);
     assert_eq!(samples(&super::report(&ran)["orphans"]), ["orphan"]);
 }
 
-/// A link to what cannot be is nobody's object, and keeps nobody from the others.
 #[test]
-fn links_that_lead_nowhere_are_no_objects() {
+fn broken_links_are_not_objects() {
     let fixture = StoreFixture::with(&["kept", "orphan"]);
-    let no_name = "n".repeat(300);
+    let too_long_name = "n".repeat(300);
     for (to, name) in [
-        ("circle", "circle"),
+        ("loop", "loop"),
         ("absent", "dangling"),
         ("kept/below", "through-a-file"),
-        (&no_name, "to-no-name"),
+        (&too_long_name, "to-a-name-that-is-too-long"),
     ] {
         std::os::unix::fs::symlink(to, fixture.folder.join(name)).expect("a link");
     }
@@ -137,18 +139,18 @@ fn links_that_lead_nowhere_are_no_objects() {
     assert_eq!(samples(&found["orphans"]), ["orphan"]);
 }
 
-/// Of many missing keys some were not looked for again: that is said, whatever the others came to.
+/// At most the first thousand missing keys are checked again.
 #[test]
-fn what_was_not_looked_for_again_is_said() {
+fn the_report_says_how_many_missing_keys_were_checked_again() {
     let fixture = StoreFixture::with(&["kept"]);
     let absent: String = (0..1_500).map(|n| format!("absent-{n}\n")).collect();
     let ran = fixture.compare(format!("kept\n{absent}"), &[]).expect(0);
-    assert!(ran.stdout.contains("keys without an object; 1000 were looked for once more"), "{ran:?}");
+    assert!(ran.stdout.contains("keys without an object; 1000 were checked again"), "{ran:?}");
 }
 
-/// A list is as old as its file: what was stored after it was made cannot be in it.
+/// A list is as old as its file, and lacks objects that were stored later.
 #[test]
-fn what_is_younger_than_the_list_is_no_orphan() {
+fn an_object_that_is_younger_than_the_list_is_not_an_orphan() {
     let fixture = StoreFixture::with(&["kept", "old"]);
     let list = fixture.place.write("keys", "kept\n");
     super::age(&list, 2);

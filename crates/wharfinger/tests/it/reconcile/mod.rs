@@ -1,4 +1,4 @@
-//! `wharfinger reconcile`, run as people run it: on folders, on real object stores, with lists from everywhere.
+//! `wharfinger reconcile` as a command: on folders, on real object stores, and with every kind of list.
 
 mod changes;
 mod deleting;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::cli::program::{Place, Ran};
 
-/// A folder that stands for a bucket, and a place to run in.
+/// A folder that is used as a bucket, and a place to run the program in.
 struct StoreFixture {
     place: Place,
     folder: PathBuf,
@@ -29,7 +29,7 @@ impl StoreFixture {
         StoreFixture { place, folder }
     }
 
-    /// With objects that are a few days old.
+    /// Creates objects that are three days old.
     fn with(keys: &[&str]) -> StoreFixture {
         let fixture = StoreFixture::new();
         for key in keys {
@@ -53,7 +53,7 @@ impl StoreFixture {
         format!("file:{}", self.folder.display())
     }
 
-    /// Compares with a file of this content.
+    /// Compares with a list of this content.
     fn compare(&self, list: impl AsRef<[u8]>, more: &[&str]) -> Ran {
         self.place.write("keys", list);
         self.run(&[&["--keys", "keys"], more].concat())
@@ -64,7 +64,7 @@ impl StoreFixture {
         self.place.run(&[&["reconcile", "--bucket", &url], more].concat())
     }
 
-    /// The same, and what it found.
+    /// Compares, and returns the report.
     fn found(&self, list: impl AsRef<[u8]>, more: &[&str]) -> Value {
         report(&self.compare(list, &[&["--json"], more].concat()).expect(0))
     }
@@ -87,7 +87,7 @@ fn samples(part: &Value) -> Vec<String> {
     keys.map(|one| one["key"].as_str().or(one.as_str()).expect("a key").to_owned()).collect()
 }
 
-/// Says no, by this word, and does nothing.
+/// The command fails, and its message contains these words.
 #[track_caller]
 fn refused(ran: Ran, words: &[&str]) {
     let ran = ran.expect(1);
@@ -97,7 +97,7 @@ fn refused(ran: Ran, words: &[&str]) {
 }
 
 #[test]
-fn both_directions_are_told_with_bytes_by_age_and_prefix() {
+fn orphans_and_missing_keys_are_reported_by_age_and_prefix() {
     let fixture = StoreFixture::with(&["images/kept.jpg", "images/2024/orphan.jpg", "top.txt"]);
     fixture.put("images/2023/older.jpg", 400);
     fixture.put("videos/young.mp4", 0);
@@ -111,7 +111,7 @@ fn both_directions_are_told_with_bytes_by_age_and_prefix() {
     assert_eq!(found["orphans"]["bytes"], bytes);
     assert_eq!(samples(&found["orphans"]), ["images/2023/older.jpg", "images/2024/orphan.jpg", "top.txt"]);
     assert_eq!(samples(&found["missing"]), ["images/absent.jpg"]);
-    assert_eq!((&found["missing"]["keys"], &found["missing"]["lookedAgain"]), (&1.into(), &1.into()));
+    assert_eq!((&found["missing"]["keys"], &found["missing"]["rechecked"]), (&1.into(), &1.into()));
     let of = |list: &Value, name: &str, wanted: &str| {
         let list = list.as_array().expect("a list");
         list.iter().find(|one| one[name] == wanted).map(|one| one["objects"].clone())
@@ -122,23 +122,24 @@ fn both_directions_are_told_with_bytes_by_age_and_prefix() {
     assert_eq!(of(&orphans["byPrefix"], "prefix", "images/2024/"), Some(1.into()));
     assert_eq!(of(&orphans["byPrefix"], "prefix", ""), Some(1.into()));
     assert_eq!((&found["dryRun"], &found["deletion"]), (&true.into(), &Value::Null));
-    assert!(fixture.has("images/2024/orphan.jpg"), "nothing is changed");
+    assert!(fixture.has("images/2024/orphan.jpg"), "a report deletes nothing");
     let left: Vec<_> = std::fs::read_dir(fixture.place.path())
         .expect("the place")
         .map(|e| e.expect("one").file_name())
         .collect();
     assert!(
-        left.iter().all(|name| ["bucket", "keys", ".wharfinger-reconcile"].iter().any(|ours| name == ours)),
+        left.iter()
+            .all(|name| ["bucket", "keys", ".wharfinger-reconcile"].iter().any(|expected| name == expected)),
         "{left:?}"
     );
-    assert!(!fixture.folder.join(".incoming").exists(), "nothing is made in a folder of others");
+    assert!(!fixture.folder.join(".incoming").exists(), "nothing is created in the bucket");
 }
 
 #[test]
-fn the_report_comes_as_a_table_as_csv_and_as_whole_lists() {
+fn the_report_is_printed_as_a_table_and_csv_and_written_as_lists() {
     let fixture = StoreFixture::with(&["a/kept", "a/one, \"two\"", "b/line\nbreak"]);
     let lists = ["--orphans-to", "o.csv", "--missing-to", "m.txt"];
-    let table = fixture.compare("a/kept\ngone\n", &lists).expect(0).stdout;
+    let table = fixture.compare("a/kept\nabsent\n", &lists).expect(0).stdout;
     for word in ["listed", "orphans", "missing", "under 7 days", "a/", "b/", "nothing was changed"] {
         assert!(table.contains(word), "{word} in {table}");
     }
@@ -146,9 +147,9 @@ fn the_report_comes_as_a_table_as_csv_and_as_whole_lists() {
     let rows = written("o.csv");
     assert!(rows.starts_with("key,size,modifiedAt\n\"a/one, \"\"two\"\"\",12,2"), "{rows}");
     assert!(rows.contains("\"b/line\nbreak\",12,2"), "{rows}");
-    assert_eq!(written("m.txt"), "gone\n");
+    assert_eq!(written("m.txt"), "absent\n");
     let csv =
-        fixture.compare("a/kept\ngone\n", &["--format", "csv", "--orphans-to", "o.jsonl"]).expect(0).stdout;
+        fixture.compare("a/kept\nabsent\n", &["--format", "csv", "--orphans-to", "o.jsonl"]).expect(0).stdout;
     for row in [
         "part,name,objects,bytes",
         "total,listed,3,30",
@@ -167,11 +168,11 @@ fn the_report_comes_as_a_table_as_csv_and_as_whole_lists() {
     assert_eq!(keys, ["a/one, \"two\"", "b/line\nbreak"]);
     let ran = fixture.compare("a/kept\n", &["--orphans-to", "o.txt"]).expect(0);
     assert_eq!(written("o.txt"), "a/one, \"two\"\n");
-    assert!(ran.stderr.contains("1 keys hold line breaks"), "{ran:?}");
+    assert!(ran.stderr.contains("1 keys contain line breaks"), "{ran:?}");
 }
 
 #[test]
-fn wrong_usage_is_said_before_anything_is_done() {
+fn wrong_usage_is_reported_before_the_run_starts() {
     let fixture = StoreFixture::with(&["a"]);
     fixture.place.write("keys", "a\n");
     let usage = |arguments: &[&str], named: &str| {

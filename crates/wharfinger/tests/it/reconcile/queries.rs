@@ -1,4 +1,4 @@
-//! Keys from somebody's database: read in any order, never written, refused where they are no keys.
+//! Keys from a database query: read in any order and without writes, and rejected if they are not keys.
 
 use std::str::FromStr as _;
 
@@ -7,14 +7,14 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _};
 
 use super::{StoreFixture, refused, report, samples};
 
-/// A table of files that collations would sort in another way than bytes do.
+/// A table whose keys a collation sorts in another order than their bytes.
 const TABLE: &str = "CREATE TABLE files (id INTEGER, path TEXT, size BIGINT);
     INSERT INTO files VALUES (1, 'b/Z', 3), (2, 'b/a', 3), (3, 'ä', 2), (4, 'a-1', 3), (5, 'a/1', 999),
     (6, NULL, 1), (7, '', 1), (8, 'b/a', 3), (9, 'absent', 1);";
 const KEPT: [&str; 5] = ["a-1", "a/1", "b/Z", "b/a", "ä"];
 
 async fn sqlite(fixture: &StoreFixture) -> String {
-    let path = fixture.place.path().join("theirs.db");
+    let path = fixture.place.path().join("app.db");
     let options = SqliteConnectOptions::from_str(&format!("sqlite:{}", path.display())).expect("a URL");
     let mut connection = options.create_if_missing(true).connect().await.expect("a database");
     sqlx::raw_sql(AssertSqlSafe(TABLE)).execute(&mut connection).await.expect("a table");
@@ -38,9 +38,9 @@ fn fixture() -> StoreFixture {
     fixture
 }
 
-/// Whoever stops a deletion, gives an object its row, and begins again does not lose it.
+/// A row that was added during the interruption protects its object.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deletion_that_goes_on_asks_the_database_again() {
+async fn a_resumed_deletion_runs_the_query_again() {
     for n in 0..2 {
         let fixture = fixture();
         fixture.put("orphan", 4);
@@ -51,7 +51,7 @@ async fn a_deletion_that_goes_on_asks_the_database_again() {
             let wide = ["--delete", "--yes", "--limit-percent", "50", "--deleted-to", log];
             fixture.run(&[&asked[..], &wide].concat())
         };
-        refused(delete("no-such-folder/log"), &["no-such-folder", "goes on from here"]);
+        refused(delete("no-such-folder/log"), &["no-such-folder", "Run the same command again to resume"]);
         let row = "INSERT INTO files VALUES (10, 'orphan', 6)";
         match n {
             0 => {
@@ -62,16 +62,16 @@ async fn a_deletion_that_goes_on_asks_the_database_again() {
             _ => drop(harness::postgres::shared().psql(&url, row).expect("a row")),
         }
         let ran = delete("log").expect(0);
-        assert!(ran.stderr.contains("goes on with what was interrupted"), "{ran:?}");
+        assert!(ran.stderr.contains("resuming the interrupted run"), "{ran:?}");
         let deletion = report(&ran)["deletion"].clone();
-        assert_eq!((&deletion["objects"], &deletion["known"]), (&1.into(), &1.into()), "{deletion}");
+        assert_eq!((&deletion["objects"], &deletion["keyAdded"]), (&1.into(), &1.into()), "{deletion}");
         assert!(fixture.has("orphan") && !fixture.has("orphan-2"));
     }
 }
 
-/// A copy of last week's database knows nothing of what was stored since.
+/// An old copy of a database lacks the objects that were stored later.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_may_be_an_old_copy_deletes_nothing() {
+async fn nothing_is_deleted_if_the_database_may_be_an_old_copy() {
     let fixture = StoreFixture::new();
     KEPT.iter().for_each(|key| fixture.put(key, 10));
     fixture.put("stored-since", 3);
@@ -92,7 +92,7 @@ async fn a_database_that_may_be_an_old_copy_deletes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_and_sizes_from_a_query() {
+async fn keys_and_sizes_are_read_from_a_query() {
     let fixture = fixture();
     for url in databases(&fixture).await {
         let query = "SELECT path, size FROM files ORDER BY path DESC";
@@ -104,8 +104,8 @@ async fn keys_and_sizes_from_a_query() {
             (&keys["count"], &keys["duplicates"], &keys["skipped"]),
             (&6.into(), &1.into(), &2.into())
         );
-        assert_eq!(samples(&found["resized"]), ["a/1"], "of another size than the table says");
-        // Without the passwords of others on the command line.
+        assert_eq!(samples(&found["resized"]), ["a/1"], "its size differs from the table");
+        // The URL, with its password, can be in the environment.
         let environment = [("WHARFINGER_RECONCILE_DATABASE", url.as_str())];
         let bucket = fixture.url();
         let arguments = ["reconcile", "--bucket", &bucket, "--sql", "SELECT path FROM files", "--json"];
@@ -115,7 +115,7 @@ async fn keys_and_sizes_from_a_query() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_written_to_the_database() {
+async fn a_query_cannot_write() {
     let fixture = fixture();
     for url in databases(&fixture).await {
         for statement in [
@@ -123,7 +123,7 @@ async fn nothing_is_written_to_the_database() {
             "INSERT INTO files (path) VALUES ('x') RETURNING path",
             "DROP TABLE files",
             "SELECT path FROM files; DELETE FROM files",
-            // Neither of these changes the database, and each would write a file.
+            // These do not change the database, but they would write a file.
             "VACUUM INTO 'copy.db'",
             "PRAGMA query_only=OFF; VACUUM INTO 'copy.db'",
             "SELECT path FROM files) AS x; VACUUM INTO 'copy.db'; SELECT * FROM (SELECT path FROM files",
@@ -149,20 +149,20 @@ async fn nothing_is_written_to_the_database() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_list_of_keys_is_refused() {
+async fn a_query_without_keys_is_rejected() {
     let fixture = fixture();
-    let said = |url: &str, query: &str, word: &str| {
+    let rejected = |url: &str, query: &str, word: &str| {
         refused(fixture.run(&["--sql", query, "--database", url, "--delete", "--yes"]), &[word]);
     };
     for url in databases(&fixture).await {
-        said(&url, "SELECT path FROM files WHERE 1 = 0", "the list of keys is empty");
-        said(&url, "SELECT NULL FROM files WHERE path IS NULL", "");
-        said(&url, "SELECT id, path FROM files", "a key is text");
-        said(&url, "SELECT path, path FROM files WHERE path = 'a-1'", "a size is a whole number");
-        said(&url, "SELECT nothing FROM files", "refuses the query");
+        rejected(&url, "SELECT path FROM files WHERE 1 = 0", "the list of keys is empty");
+        rejected(&url, "SELECT NULL FROM files WHERE path IS NULL", "");
+        rejected(&url, "SELECT id, path FROM files", "a key is text");
+        rejected(&url, "SELECT path, path FROM files WHERE path = 'a-1'", "a size is an integer");
+        rejected(&url, "SELECT nothing FROM files", "rejected the query");
     }
-    said("sqlite:not-there.db", "SELECT 1", "not-there.db");
-    assert!(!fixture.place.path().join("not-there.db").exists(), "no database is made");
-    said("postgres://nobody@127.0.0.1:1/none", "SELECT 1", "cannot be reached");
+    rejected("sqlite:not-there.db", "SELECT 1", "not-there.db");
+    assert!(!fixture.place.path().join("not-there.db").exists(), "no database is created");
+    rejected("postgres://user@127.0.0.1:1/none", "SELECT 1", "cannot connect to the database");
     assert!(fixture.has("orphan"));
 }

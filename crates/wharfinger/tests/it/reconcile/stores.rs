@@ -1,4 +1,4 @@
-//! The same on real object stores: keys with odd characters, prefixes without their separator, versions, pages.
+//! `wharfinger reconcile` on real object stores: unusual characters in keys, prefixes without a slash, versions, pages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,10 @@ use wharfinger_stores::{BlobStore, WriteMode};
 use super::{refused, report, samples};
 use crate::cli::program::{Place, Ran};
 
-/// Objects cannot be made older than they are: they are waited for.
+/// The time of an object in a store cannot be set, so the tests use a short grace and wait.
 pub(super) const GRACE: [&str; 2] = ["--grace", "1s"];
 const OLD_ENOUGH: Duration = Duration::from_millis(2_500);
-/// Longer than the client of S3 tries by itself.
+/// Longer than the retries of the S3 client.
 const OUTAGE: Duration = Duration::from_secs(5);
 
 pub(super) struct Bucket {
@@ -101,7 +101,7 @@ impl Bucket {
         futures::stream::iter(puts).buffer_unordered(16).collect::<Vec<()>>().await;
     }
 
-    /// Until what was put is older than the grace.
+    /// Waits until all objects are older than the grace.
     pub(super) async fn age(&self) {
         tokio::time::sleep(OLD_ENOUGH).await;
     }
@@ -121,15 +121,15 @@ impl Bucket {
         self.run_at(&self.url, more)
     }
 
-    /// Compares with a list, separated by NUL, and answers what was found.
+    /// Compares with a list, separated by NUL, and returns the report.
     pub(super) fn found(&self, keys: &[&str], more: &[&str]) -> Value {
         self.place.write("keys", keys.iter().map(|key| format!("{key}\0")).collect::<String>());
         report(&self.run(&[&["--keys", "keys", "--null", "--json"], more].concat()).expect(0))
     }
 }
 
-/// Names that are legal in buckets, and trouble in URLs, XML, CSV, shells and file systems.
-const ODD: [&str; 19] = [
+/// Names that are valid in buckets and cause problems in URLs, XML, CSV, shells and file systems.
+const ODD_KEYS: [&str; 19] = [
     " leading and trailing ",
     "#?&=;",
     "%2F%41%",
@@ -152,12 +152,12 @@ const ODD: [&str; 19] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn odd_names_are_compared_and_deleted_by_what_they_are() {
+async fn unusual_names_are_compared_and_deleted_exactly() {
     let bucket = Bucket::s3().await;
-    bucket.put(ODD.map(|key| format!("orphans/{key}"))).await;
-    bucket.put(ODD).await;
+    bucket.put(ODD_KEYS.map(|key| format!("orphans/{key}"))).await;
+    bucket.put(ODD_KEYS).await;
     bucket.age().await;
-    let found = bucket.found(&ODD, &["--delete", "--yes", "--limit-percent", "50"]);
+    let found = bucket.found(&ODD_KEYS, &["--delete", "--yes", "--limit-percent", "50"]);
     assert_eq!((&found["listed"]["objects"], &found["kept"]["objects"]), (&38.into(), &19.into()));
     assert_eq!((&found["orphans"]["objects"], &found["missing"]["keys"]), (&19.into(), &0.into()), "{found}");
     assert_eq!(
@@ -165,17 +165,17 @@ async fn odd_names_are_compared_and_deleted_by_what_they_are() {
         (&19.into(), &0.into()),
         "{found}"
     );
-    let mut left = ODD.map(str::to_owned);
+    let mut left = ODD_KEYS.map(str::to_owned);
     left.sort_unstable();
     assert_eq!(bucket.keys().await, left);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_prefix_is_a_folder_with_or_without_its_slash() {
+async fn a_prefix_is_a_folder_with_or_without_a_slash() {
     let bucket = Bucket::s3().await;
     bucket.put(["images/kept", "images/orphan", "images2/other", "images", "imagesque"]).await;
     bucket.age().await;
-    bucket.place.write("keys", "images/kept\nimages2/gone\nelsewhere\n");
+    bucket.place.write("keys", "images/kept\nimages2/absent\nelsewhere\n");
     for prefix in ["images", "images/"] {
         let ran = bucket.run_at(&format!("{}/{prefix}", bucket.url), &["--keys", "keys", "--json"]);
         let found = report(&ran.expect(0));
@@ -187,9 +187,9 @@ async fn a_prefix_is_a_folder_with_or_without_its_slash() {
         assert_eq!(samples(&found["orphans"]), ["images/orphan"]);
         assert_eq!(found["missing"]["keys"], 0);
     }
-    // Of a key that would lie below if it were written otherwise, the object is not taken for an orphan.
-    for disguised in ["/images/orphan", "Images/orphan", &format!("{}/images/orphan", bucket.url)] {
-        bucket.place.write("keys", format!("images/kept\n{disguised}\n"));
+    // If another spelling of a missing key is below the prefix, its object is not an orphan.
+    for other_spelling in ["/images/orphan", "Images/orphan", &format!("{}/images/orphan", bucket.url)] {
+        bucket.place.write("keys", format!("images/kept\n{other_spelling}\n"));
         let delete = [
             "--keys",
             "keys",
@@ -202,7 +202,7 @@ async fn a_prefix_is_a_folder_with_or_without_its_slash() {
         ];
         refused(
             bucket.run_at(&format!("{}/images", bucket.url), &delete),
-            &["differ only in how", disguised],
+            &["differ only in spelling", other_spelling],
         );
     }
     let relative = ["--keys", "keys", "--key-prefix", "images/", "--json"];
@@ -217,7 +217,7 @@ async fn a_prefix_is_a_folder_with_or_without_its_slash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_that_is_a_wharfingers_is_found_above_too() {
+async fn a_marker_above_the_prefix_is_found() {
     let bucket = Bucket::s3().await;
     bucket.put(["app/.wharfinger/store", "app/uploads/orphan"]).await;
     bucket.put((0..19).map(|n| format!("app/uploads/kept-{n}"))).await;
@@ -228,9 +228,9 @@ async fn a_folder_that_is_a_wharfingers_is_found_above_too() {
     assert!(bucket.keys().await.contains(&"app/uploads/orphan".to_owned()));
 }
 
-/// More than one page, and a store that counts otherwise than the list does.
+/// The bucket has several pages, and the list is in another order.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_pages_on_s3() {
+async fn many_pages_on_s3_are_compared() {
     let bucket = Bucket::s3().await;
     bucket.put((0..2_345).map(|n| format!("p/{n:05}"))).await;
     bucket.age().await;
@@ -239,12 +239,11 @@ async fn many_pages_on_s3() {
     keys.extend((0..30).map(|n| format!("q/{n}")));
     let found = bucket.found(&keys.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     assert_eq!((&found["listed"]["objects"], &found["orphans"]["objects"]), (&2_345.into(), &24.into()));
-    assert_eq!((&found["missing"]["keys"], &found["missing"]["lookedAgain"]), (&30.into(), &30.into()));
+    assert_eq!((&found["missing"]["keys"], &found["missing"]["rechecked"]), (&30.into(), &30.into()));
 }
 
-/// The store goes away in the middle of the listing and comes back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_listing_survives_its_store_being_away() {
+async fn a_listing_continues_after_a_store_outage() {
     let mut bucket = Bucket::s3().await;
     bucket.put((0..5_000).map(|n| format!("p/{n:05}"))).await;
     bucket.age().await;
@@ -255,22 +254,22 @@ async fn a_listing_survives_its_store_being_away() {
     let proxy = Arc::new(Proxy::to(gateway.trim_start_matches("http://")).expect("a proxy"));
     bucket.environment[0].1 = format!("http://{}", proxy.addr());
     let checkpoint = bucket.place.path().join("state/checkpoint.json");
-    // Whoever watches may be held up until the listing is over.
+    // The listing may finish before the thread cuts the connection. Then the test tries again.
     for _ in 0..20 {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let breaking = {
-            let (proxy, checkpoint, is_over) = (proxy.clone(), checkpoint.clone(), is_over.clone());
+        let is_finished = Arc::new(AtomicBool::new(false));
+        let outage = {
+            let (proxy, checkpoint, is_finished) = (proxy.clone(), checkpoint.clone(), is_finished.clone());
             std::thread::spawn(move || {
-                let has_begun =
+                let has_started =
                     || std::fs::read_to_string(&checkpoint).is_ok_and(|text| text.contains("\"after\":\"p/"));
-                while !has_begun() {
-                    if is_over.load(Ordering::SeqCst) {
+                while !has_started() {
+                    if is_finished.load(Ordering::SeqCst) {
                         return false;
                     }
                     std::thread::yield_now();
                 }
                 proxy.cut();
-                let was_cut = !is_over.load(Ordering::SeqCst);
+                let was_cut = !is_finished.load(Ordering::SeqCst);
                 std::thread::sleep(OUTAGE);
                 proxy.repair().expect("repaired");
                 was_cut
@@ -278,25 +277,24 @@ async fn a_listing_survives_its_store_being_away() {
         };
         let more = ["--keys", "keys", "--json", "--state", "state", "--objects-per-checkpoint", "1000"];
         let ran = bucket.run(&more);
-        is_over.store(true, Ordering::SeqCst);
+        is_finished.store(true, Ordering::SeqCst);
         let found = report(&ran.expect(0));
         assert_eq!((&found["listed"]["objects"], &found["orphans"]["objects"]), (&5_000.into(), &100.into()));
-        if breaking.join().expect("no panic") {
+        if outage.join().expect("no panic") {
             return;
         }
     }
-    panic!("the listing was always over before the cut");
+    panic!("the listing always finished before the cut");
 }
 
-/// What somebody keeps versions for is not lost by a delete, unless that is asked for.
 #[tokio::test(flavor = "multi_thread")]
-async fn older_versions_stay_unless_they_are_asked_for() {
+async fn older_versions_are_kept_without_all_versions() {
     let bucket = Bucket::s3().await;
     let body = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
     let answer = radosgw::shared().request("PUT", &format!("/{}?versioning=", bucket.name), body);
     assert_eq!(answer.expect("an answer").status, 200);
     let delete = ["--delete", "--yes", "--limit-percent", "50"];
-    for (more, stay, left) in [(&[][..], true, 4), (&["--all-versions"], false, 0)] {
+    for (more, kept, versions_left) in [(&[][..], true, 4), (&["--all-versions"], false, 0)] {
         for key in ["orphan", "orphan", "orphan", "kept"] {
             bucket.put([key]).await;
         }
@@ -304,20 +302,24 @@ async fn older_versions_stay_unless_they_are_asked_for() {
         let found = bucket.found(&["kept"], &[&delete[..], more].concat());
         let deletion = &found["deletion"];
         assert_eq!(
-            (&deletion["objects"], &deletion["olderVersionsStay"]),
-            (&1.into(), &stay.into()),
+            (&deletion["objects"], &deletion["olderVersionsKept"]),
+            (&1.into(), &kept.into()),
             "{found}"
         );
         assert_eq!(bucket.keys().await, ["kept"]);
         let path = format!("/{}?versions=", bucket.name);
         let versions = radosgw::shared().request("GET", &path, b"").expect("an answer").body;
         let versions = String::from_utf8(versions).expect("XML");
-        assert_eq!(versions.matches("<Key>orphan<").count(), left, "with their marker: {versions}");
+        assert_eq!(
+            versions.matches("<Key>orphan<").count(),
+            versions_left,
+            "including the delete marker: {versions}"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_azure() {
+async fn azure_blobs_are_compared_and_deleted() {
     let bucket = Bucket::azure().await;
     let kept = ["a b", "folder/ünï", "z+%41"];
     bucket.put(["folder/orphan", "orphan #2"]).await;
