@@ -1,5 +1,5 @@
-//! Drivers for all services except the catalog and the stores: quotas on Redis, RabbitMQ, the event spool on disk, virus
-//! scanning (clamd), embeddings and webhooks.
+//! Drivers for all services except the catalog and the stores: quotas on Redis, RabbitMQ, the event spool on disk,
+//! virus scanning (clamd), embeddings and webhooks.
 
 pub mod embeddings;
 pub mod rabbitmq;

@@ -1,25 +1,25 @@
-//! The endpoint, from however much of it the settings name.
+//! Completes the URL of the embeddings endpoint.
 
 use reqwest::Url;
 
-const LAST: &str = "/embeddings";
+const ENDPOINT_PATH: &str = "/embeddings";
 
-/// The error does not repeat the URL, for that may carry a secret.
+/// The error does not contain the URL, because the URL can contain a secret.
 pub(super) fn endpoint(url: &str) -> Result<Url, String> {
-    let form = "the embeddings URL has the form https://host/v1";
+    let form = "the embeddings URL must have the form https://host/v1";
     let mut url = Url::parse(url.trim()).map_err(|error| format!("{form}: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(format!("{form}: neither http nor https"));
+        return Err(format!("{form}: the scheme must be http or https"));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(format!("{form}: it carries a password; the key is a setting of its own"));
+        return Err(format!("{form}: it contains a user or password; set the API key instead"));
     }
     url.set_fragment(None);
     let path = url.path().trim_end_matches('/').to_owned();
     match path.as_str() {
         "" => url.set_path("/v1/embeddings"),
-        path if path.ends_with(LAST) => url.set_path(path),
-        path => url.set_path(&format!("{path}{LAST}")),
+        path if path.ends_with(ENDPOINT_PATH) => url.set_path(path),
+        path => url.set_path(&format!("{path}{ENDPOINT_PATH}")),
     }
     Ok(url)
 }
@@ -29,7 +29,7 @@ mod tests {
     use super::endpoint;
 
     #[test]
-    fn an_endpoint_is_named_in_full_or_in_part() {
+    fn a_partial_url_is_completed() {
         for (url, full) in [
             ("https://api.test", "https://api.test/v1/embeddings"),
             ("https://api.test/", "https://api.test/v1/embeddings"),
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused_without_repeating_it() {
+    fn an_invalid_url_is_refused_and_not_shown() {
         for url in ["", "api.test/v1", "ftp://secret.test", "https://", "https://me:secret@api.test/v1"] {
             let error = endpoint(url).expect_err(url);
             assert!(error.contains("https://host/v1") && !error.contains("secret"), "{error}");

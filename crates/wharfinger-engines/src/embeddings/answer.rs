@@ -1,4 +1,4 @@
-//! Vectors out of an answer: as many as there were texts, in their order, of one length, and numbers all of them.
+//! Parses the vectors of an answer: one for each text, in order, all with the same length and with finite numbers.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// More than any model has, at the length at which a number is written out.
+/// More dimensions than any model has, with 32 bytes for each number.
 const VECTOR_BYTES_MAX: usize = 16_384 * 32;
-const REST_BYTES_MAX: usize = 64 * 1024;
+const OTHER_BYTES_MAX: usize = 64 * 1024;
 
-/// How long an answer about so many texts may be.
+/// The maximum length of an answer.
 pub(super) fn bytes_max(texts: usize) -> usize {
-    REST_BYTES_MAX + texts * VECTOR_BYTES_MAX
+    OTHER_BYTES_MAX + texts * VECTOR_BYTES_MAX
 }
 
 #[derive(Deserialize)]
@@ -29,7 +29,7 @@ struct Entry {
 
 struct Vector(Vec<f32>);
 
-/// By hand, because an untagged enum would hold everything in memory twice before it tried.
+/// Written manually, because an untagged enum would first buffer the whole value.
 impl<'de> Deserialize<'de> for Vector {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Vector, D::Error> {
         deserializer.deserialize_any(VectorVisitor)
@@ -42,7 +42,7 @@ impl<'de> Visitor<'de> for VectorVisitor {
     type Value = Vector;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of numbers, or the base64 of their bytes")
+        f.write_str("a list of numbers, or their bytes in base64")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<Vector, A::Error> {
@@ -54,16 +54,16 @@ impl<'de> Visitor<'de> for VectorVisitor {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Vector, E> {
-        let bytes = STANDARD.decode(text).map_err(|_| E::custom("a vector that is no base64"))?;
+        let bytes = STANDARD.decode(text).map_err(|_| E::custom("a vector is not valid base64"))?;
         let (numbers, rest) = bytes.as_chunks::<4>();
         if !rest.is_empty() {
-            return Err(E::custom("a vector that is cut off"));
+            return Err(E::custom("a vector is truncated"));
         }
         Ok(Vector(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()))
     }
 }
 
-/// The error says what is wrong with the answer.
+/// The error describes the problem in the answer.
 pub(super) fn vectors(body: &[u8], texts: usize) -> Result<Vec<Vec<f32>>, String> {
     let answer: Answer = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     if answer.data.len() != texts {
@@ -78,22 +78,22 @@ pub(super) fn vectors(body: &[u8], texts: usize) -> Result<Vec<Vec<f32>>, String
         }
     }
     let vectors: Vec<Vec<f32>> = places.into_iter().flatten().collect();
-    check_alike(vectors.first(), &vectors)?;
+    check_dimensions(vectors.first(), &vectors)?;
     Ok(vectors)
 }
 
-/// That all vectors are as long as the first, and not empty, and hold numbers.
-pub(super) fn check_alike(first: Option<&Vec<f32>>, others: &[Vec<f32>]) -> Result<(), String> {
+/// Checks that all vectors have the length of the first, are not empty, and contain only finite numbers.
+pub(super) fn check_dimensions(first: Option<&Vec<f32>>, others: &[Vec<f32>]) -> Result<(), String> {
     let expected = first.or(others.first()).map_or(0, Vec::len);
     for vector in others {
         if vector.is_empty() {
-            return Err("a vector without numbers".to_owned());
+            return Err("a vector is empty".to_owned());
         }
         if vector.len() != expected {
             return Err(format!("vectors of {expected} and of {} dimensions", vector.len()));
         }
         if !vector.iter().all(|number| number.is_finite()) {
-            return Err("a vector with what is no finite number".to_owned());
+            return Err("a vector contains a number that is not finite".to_owned());
         }
     }
     Ok(())

@@ -1,20 +1,20 @@
-//! What can go wrong with embeddings, named by what the caller can do about it. No text here holds the key.
+//! Errors of embeddings, named by their remedy. No message contains the key.
 
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EmbedError {
-    /// The server wants to be asked later, and later than one call can wait.
-    #[error("the embeddings server wants fewer requests: {why}")]
+    /// The server asks for a longer pause than one call can wait.
+    #[error("the embeddings server limits the request rate: {why}")]
     RateLimited { retry_after_ms: Option<u64>, why: String },
-    /// The server could not be asked, or its answer was lost or is none. Trying again may help.
+    /// No answer, or an unusable one. A retry can succeed.
     #[error("the embeddings server is unavailable: {0}")]
     Unavailable(String),
-    /// The key, the account or the address is wrong until a person acts; the texts are not to blame.
-    #[error("the embeddings server does not let us in: {0}")]
+    /// The key, the account or the URL is wrong. An operator must fix it.
+    #[error("the embeddings server denied access: {0}")]
     NotAllowed(String),
-    /// The server answered, and its answer to these texts stays no: too long, or not for this model.
-    #[error("the embeddings server refused: {0}")]
+    /// The server refuses these texts, for example because a text is too long. A retry fails too.
+    #[error("the embeddings server refused the texts: {0}")]
     Refused(String),
 }
 
@@ -27,11 +27,11 @@ impl EmbedError {
     }
 }
 
-/// What came instead of vectors.
+/// The failure of one request.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
-    /// May be over soon; where the server says when, not before.
-    Passing {
+    /// A retry can succeed, after `pause` if the server sent it.
+    Temporary {
         pause: Option<Duration>,
         why: String,
     },
@@ -47,7 +47,7 @@ pub(super) enum Failure {
 impl From<Failure> for EmbedError {
     fn from(failure: Failure) -> EmbedError {
         match failure {
-            Failure::Passing { why, .. } => EmbedError::Unavailable(why),
+            Failure::Temporary { why, .. } => EmbedError::Unavailable(why),
             Failure::Limited { pause, why } => {
                 let ms = |pause: Duration| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
                 EmbedError::RateLimited { retry_after_ms: pause.map(ms), why }

@@ -1,4 +1,4 @@
-//! Vectors for texts, from any server with OpenAI's `/v1/embeddings`: a provider's, or one of one's own.
+//! Vectors of texts, from any server with OpenAI's `/v1/embeddings` API.
 
 mod address;
 mod answer;
@@ -17,19 +17,19 @@ use call::Client;
 use error::Failure;
 use retry_pauses::RetryPauses;
 
-/// What one request holds at most. Providers count tokens, of which a text has at most one for each of its bytes: so
-/// many are below what any of them takes.
+/// The limits of one request. Providers limit tokens, and a text has at most one token for each byte. These values are
+/// below the limits of the known providers.
 const REQUEST_TEXTS_MAX: usize = 128;
 const REQUEST_BYTES_MAX: usize = 256 * 1024;
 
-/// Where the server is, and who we are to it.
+/// The server, the model and the key.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct EmbeddingsOptions {
-    /// With or without its last words: `https://api.example.com`, `…/v1` and `…/v1/embeddings` are the same. A query
-    /// stays.
+    /// The path may be incomplete: `https://api.example.com`, `…/v1` and `…/v1/embeddings` are the same. A query is
+    /// kept.
     pub url: String,
     pub model: String,
-    /// Sent as a bearer token, to this server and no other.
+    /// Sent as a bearer token, only to this server.
     pub api_key: Option<String>,
 }
 
@@ -39,13 +39,13 @@ impl fmt::Debug for EmbeddingsOptions {
     }
 }
 
-/// How long to wait for what.
+/// The timeouts of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     pub connect: Duration,
-    /// One request with its answer.
+    /// For one request and its answer.
     pub answer: Duration,
-    /// All the pauses of one call, before requests that are sent again.
+    /// The total of all pauses before retries of one call.
     pub pauses: Duration,
 }
 
@@ -59,12 +59,12 @@ impl Default for Timeouts {
     }
 }
 
-/// A server that embeds. Cheap to clone: the connections are shared.
+/// An embeddings server. Clones share the connections.
 #[derive(Clone)]
 pub struct Embeddings {
     client: Client,
     timeouts: Timeouts,
-    /// Of the last answer; 0 before the first.
+    /// The dimensions of the last answer; 0 before the first.
     dimensions: Arc<AtomicUsize>,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Debug for Embeddings {
 }
 
 impl Embeddings {
-    /// Nobody is asked yet; the error says which of the options is wrong.
+    /// Checks the options. Connects at the first request.
     pub fn new(options: EmbeddingsOptions) -> Result<Embeddings, String> {
         Embeddings::with_timeouts(options, Timeouts::default())
     }
@@ -85,8 +85,7 @@ impl Embeddings {
         Ok(Embeddings { client: Client::new(options, timeouts)?, timeouts, dimensions })
     }
 
-    /// One vector for each text, in their order and all of one length. All or none: what was embedded before an
-    /// error is lost.
+    /// Returns one vector for each text, in order, all with the same length. After an error, no vector is returned.
     pub async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, EmbedError> {
         let mut pauses = RetryPauses::up_to(self.timeouts.pauses);
         let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());
@@ -96,33 +95,34 @@ impl Embeddings {
             let some = &left[..request_size(left, texts_max)];
             match self.client.send(some, &mut pauses).await {
                 Ok(more) => {
-                    answer::check_alike(vectors.first(), &more).map_err(|why| self.client.misled(&why))?;
+                    answer::check_dimensions(vectors.first(), &more)
+                        .map_err(|why| self.client.not_embeddings(&why))?;
                     vectors.extend(more);
                 }
-                // Some take fewer at a time than others.
+                // The server accepts fewer texts in one request.
                 Err(Failure::TooMuch(_)) if some.len() > 1 => texts_max = some.len() / 2,
                 Err(failure) => return Err(failure.into()),
             }
         }
-        self.learn(&vectors);
+        self.store_dimensions(&vectors);
         Ok(vectors)
     }
 
-    /// Whether the server can be used now, and what it is. It embeds a word for that, which providers charge for: to
-    /// be asked by people and at the start, not every few seconds.
+    /// Checks whether the server can be used now. Returns model, host and dimensions. The check embeds one word, and
+    /// providers charge for it, so do not call it periodically.
     pub async fn check(&self) -> Result<String, EmbedError> {
         let mut pauses = RetryPauses::up_to(Duration::ZERO);
         let vectors = self.client.send(&["wharfinger".to_owned()], &mut pauses).await?;
-        self.learn(&vectors);
+        self.store_dimensions(&vectors);
         Ok(format!("{}, {} dimensions", self.client, vectors.first().map_or(0, Vec::len)))
     }
 
-    /// How long its vectors are, once it has made one.
+    /// The dimensions of the vectors, if one was computed already.
     pub fn dimensions(&self) -> Option<usize> {
         Some(self.dimensions.load(Ordering::Relaxed)).filter(|dimensions| *dimensions > 0)
     }
 
-    fn learn(&self, vectors: &[Vec<f32>]) {
+    fn store_dimensions(&self, vectors: &[Vec<f32>]) {
         if let Some(vector) = vectors.first() {
             self.dimensions.store(vector.len(), Ordering::Relaxed);
         }
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_bounded_and_never_empty() {
+    fn requests_have_a_maximum_size_and_are_never_empty() {
         let texts = |sizes: &[usize]| sizes.iter().map(|size| "x".repeat(*size)).collect::<Vec<_>>();
         assert_eq!(request_size(&texts(&[1; 300]), 128), 128);
         assert_eq!(request_size(&texts(&[1; 300]), 16), 16);

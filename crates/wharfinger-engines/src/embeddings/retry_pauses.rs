@@ -1,4 +1,4 @@
-//! How long to pause before a request is sent again, and when a call has paused enough.
+//! The pauses before retries, with a limit for each call.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use wharfinger_calls::http::from_http_date;
 use wharfinger_calls::http::header;
 
 const FIRST: Duration = Duration::from_millis(250);
-/// However short they are.
+/// The maximum number of pauses, for servers that ask for very short pauses.
 const PAUSES_MAX: u32 = 8;
 const ASKED_FOR_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The pauses that one call has left.
+/// The remaining pauses of one call.
 pub(super) struct RetryPauses {
     left: Duration,
     count: u32,
@@ -24,8 +24,8 @@ impl RetryPauses {
         RetryPauses { left, count: 0 }
     }
 
-    /// Pauses for as long as the server asks, or by chance and twice as long each time; false where there is not so
-    /// much left, and then not at all.
+    /// Pauses as long as the server asks, or with exponential backoff. Returns false immediately if the call may not
+    /// pause so long.
     pub(super) async fn pause(&mut self, asked_for: Option<Duration>) -> bool {
         let pause = self.next(asked_for);
         if let Some(pause) = pause {
@@ -35,12 +35,12 @@ impl RetryPauses {
     }
 
     fn next(&mut self, asked_for: Option<Duration>) -> Option<Duration> {
-        // Those that were turned away together do not come back as one, and nobody sooner than asked.
-        let (least, by_chance) = match asked_for {
+        // A random part keeps processes from retrying together. The pause is never shorter than asked.
+        let (minimum, random) = match asked_for {
             Some(asked_for) => (asked_for, FIRST),
             None => (FIRST * 2_u32.pow(self.count) / 2, FIRST * 2_u32.pow(self.count) / 2),
         };
-        let pause = least + share(by_chance);
+        let pause = minimum + random_part(random);
         if self.count == PAUSES_MAX || pause > self.left {
             return None;
         }
@@ -50,13 +50,13 @@ impl RetryPauses {
     }
 }
 
-/// A part of it by chance.
-fn share(whole: Duration) -> Duration {
+/// A random part of a duration.
+fn random_part(whole: Duration) -> Duration {
     let thousandths = Uuid::new_v4().as_u64_pair().1 % 1_000;
     whole * u32::try_from(thousandths).expect("less than a thousand") / 1_000
 }
 
-/// When the server wants to be asked again. A date counts from the date of the answer, so that our clock does not
+/// The pause that the server asks for. A date is compared with the date of the answer, so the local clock does not
 /// matter.
 pub(super) fn asked_for(headers: &HeaderMap) -> Option<Duration> {
     let number = |name| header(headers, name)?.trim().parse::<f64>().ok();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_when_in_four_ways() {
+    fn the_pause_is_read_from_all_header_forms() {
         let date = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
         for (pairs, expected_ms) in [
             (&[("retry-after", "7")][..], Some(7_000)),
@@ -103,18 +103,21 @@ mod tests {
     }
 
     #[test]
-    fn a_call_pauses_only_so_long_and_so_often() {
+    fn the_pauses_of_a_call_have_a_total_and_a_count_limit() {
         let mut pauses = RetryPauses::up_to(Duration::from_secs(20));
         let taken: Vec<Duration> = std::iter::from_fn(|| pauses.next(None)).collect();
         let sum: Duration = taken.iter().sum();
         assert!(taken.len() >= 5 && sum <= Duration::from_secs(20), "{taken:?}");
         for (n, pause) in (0..).zip(&taken) {
-            let most = FIRST * 2_u32.pow(n);
-            assert!(*pause >= most / 2 && *pause <= most, "{taken:?}");
+            let longest = FIRST * 2_u32.pow(n);
+            assert!(*pause >= longest / 2 && *pause <= longest, "{taken:?}");
         }
 
         let mut pauses = RetryPauses::up_to(Duration::from_secs(20));
-        assert!(pauses.next(Some(Duration::from_secs(21))).is_none(), "that is for the caller");
+        assert!(
+            pauses.next(Some(Duration::from_secs(21))).is_none(),
+            "a pause over the total is left to the caller"
+        );
         let asked_for = Some(Duration::from_secs(9));
         assert!(pauses.next(asked_for).is_some_and(|pause| pause >= Duration::from_secs(9)));
         assert!(pauses.next(asked_for).is_some());
@@ -122,6 +125,6 @@ mod tests {
 
         let mut pauses = RetryPauses::up_to(Duration::from_secs(20));
         let short = std::iter::from_fn(|| pauses.next(Some(Duration::ZERO))).count();
-        assert_eq!(short, 8, "however short they are");
+        assert_eq!(short, 8, "the count is limited even for short pauses");
     }
 }

@@ -1,5 +1,5 @@
-//! A connection to the broker that is opened on demand, declares all queues, and is opened again after it was lost. Every wait
-//! has a timeout.
+//! A connection to the broker that is opened on demand, declares all queues, and is opened again after it was lost.
+//! Every wait has a timeout.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -143,8 +143,8 @@ impl SharedConnection {
         self.declared.store(false, Ordering::SeqCst);
     }
 
-    /// Drops a connection that does not answer. The next use opens a new one. A connection that the broker blocks is kept,
-    /// because a new one would be blocked too.
+    /// Drops a connection that does not answer. The next use opens a new one. A connection that the broker blocks is
+    /// kept, because a new one would be blocked too.
     pub(super) fn discard(&self, connection: &Arc<Connection>) {
         if connection.status().blocked() {
             return;

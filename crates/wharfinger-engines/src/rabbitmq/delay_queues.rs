@@ -1,5 +1,5 @@
-//! Delays by queues with fixed times. A message waits in the queue with the longest time that is not longer than its delay.
-//! It carries the remaining delay to the next queue.
+//! Delays by queues with fixed times. A message waits in the queue with the longest time that is not longer than its
+//! delay. It carries the remaining delay to the next queue.
 
 /// One queue for each time. They are constants, because the arguments of an existing queue cannot be changed.
 pub(super) const STEPS_MS: [u64; 9] =

@@ -1,5 +1,5 @@
-//! Receives due messages. A message that leaves a delay queue with a remaining delay is forwarded to the next queue; callers
-//! never see it.
+//! Receives due messages. A message that leaves a delay queue with a remaining delay is forwarded to the next queue;
+//! callers never see it.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -24,12 +24,12 @@ use super::topology::CLEANUP;
 use super::{DelayedMessage, Inner};
 use wharfinger_calls::faults::Faults;
 
-/// A queue that is deleted and declared again loses its consumers, and RabbitMQ does not always notify them. After this time
-/// without a message, the consumer subscribes again.
+/// A queue that is deleted and declared again loses its consumers, and RabbitMQ does not always notify them. After this
+/// time without a message, the consumer subscribes again.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// An endless stream of due messages. A lost connection is opened again. Unacknowledged messages are delivered again, to this
-/// process or another one.
+/// An endless stream of due messages. A lost connection is opened again. Unacknowledged messages are delivered again,
+/// to this process or another one.
 pub struct DueMessages {
     rabbit: Arc<Inner>,
     prefetch: u16,
@@ -40,8 +40,8 @@ pub struct DueMessages {
     forwards: Forwards,
 }
 
-/// A message whose delay is over. Acknowledge it before the work: the broker takes back messages that are held for long, and
-/// the catalog knows the work anyway.
+/// A message whose delay is over. Acknowledge it before the work: the broker takes back messages that are held for
+/// long, and the catalog knows the work anyway.
 #[must_use = "a message that is neither acknowledged nor rejected is delivered again"]
 pub struct DueMessage {
     pub id: String,
@@ -51,8 +51,9 @@ pub struct DueMessage {
     pending: PendingAck,
 }
 
-/// The pending acknowledgement of a message. If it is dropped without an answer, the channel is closed and the message is
-/// delivered again. Otherwise the broker would wait half an hour, and the message would count against the prefetch limit.
+/// The pending acknowledgement of a message. If it is dropped without an answer, the channel is closed and the message
+/// is delivered again. Otherwise the broker would wait half an hour, and the message would count against the prefetch
+/// limit.
 struct PendingAck {
     acker: Acker,
     settled: bool,

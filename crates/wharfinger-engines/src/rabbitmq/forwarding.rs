@@ -66,8 +66,9 @@ impl Forwards {
     }
 }
 
-/// Publishes each message and then acknowledges it: a crash in between duplicates a message but never loses it. Returns the
-/// messages that could not be published. They stay unacknowledged, because a requeue would count towards the delivery limit.
+/// Publishes each message and then acknowledges it: a crash in between duplicates a message but never loses it. Returns
+/// the messages that could not be published. They stay unacknowledged, because a requeue would count towards the
+/// delivery limit.
 async fn forward(rabbit: Arc<Inner>, forwards: Vec<Forward>) -> Vec<Forward> {
     let (mut messages, mut ackers) = (Vec::new(), Vec::new());
     for Forward { next, acker } in forwards {

@@ -1,5 +1,5 @@
-//! Reads the product and version that a broker sends before the login. The driver does not expose them, and it would leak a
-//! thread per attempt with a broker that hangs. So a separate socket asks first.
+//! Reads the product and version that a broker sends before the login. The driver does not expose them, and it would
+//! leak a thread per attempt with a broker that hangs. So a separate socket asks first.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! RabbitMQ: delayed messages and wake-ups. Messages contain only ids. The catalog is polled too, so a lost message only
-//! causes a delay. Any message may be delivered twice.
+//! RabbitMQ: delayed messages and wake-ups. Messages contain only ids. The catalog is polled too, so a lost message
+//! only causes a delay. Any message may be delivered twice.
 
 mod backoff;
 mod connection;
@@ -117,8 +117,8 @@ impl Rabbit {
         self.0.shared.version()
     }
 
-    /// Publishes all messages. Returns one result per message, in order. `Ok`: the broker has confirmed that it stored the
-    /// message on disk.
+    /// Publishes all messages. Returns one result per message, in order. `Ok`: the broker has confirmed that it stored
+    /// the message on disk.
     pub async fn publish_delayed(&self, messages: &[DelayedMessage]) -> Vec<Result<(), BrokerError>> {
         self.0.publisher.publish_delayed(messages).await
     }
@@ -137,8 +137,8 @@ impl Rabbit {
         WakeupListener::new(Arc::clone(&self.0))
     }
 
-    /// Closes all clones: stops deliveries, and waits for running publishes. The broker delivers unacknowledged messages to
-    /// other consumers.
+    /// Closes all clones: stops deliveries, and waits for running publishes. The broker delivers unacknowledged
+    /// messages to other consumers.
     pub async fn close(&self) {
         self.0.shared.closed.cancel();
         self.0.consuming.close().await;

@@ -1,5 +1,5 @@
-//! Declares the queues and exchanges. Declaring an existing one changes nothing, so this runs after every connect. A wiped
-//! broker gets them back before the first publish.
+//! Declares the queues and exchanges. Declaring an existing one changes nothing, so this runs after every connect. A
+//! wiped broker gets them back before the first publish.
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -90,8 +90,8 @@ fn quorum(more: impl IntoIterator<Item = (&'static str, AMQPValue)>) -> FieldTab
     arguments([("x-queue-type", text("quorum"))].into_iter().chain(more))
 }
 
-/// Dead-lettering at least once: the message leaves its queue only after the next queue has it. This strategy requires the
-/// overflow behaviour `reject-publish`.
+/// Dead-lettering at least once: the message leaves its queue only after the next queue has it. This strategy requires
+/// the overflow behaviour `reject-publish`.
 fn dead_letters_to(queue: &str) -> [(&'static str, AMQPValue); 4] {
     [
         ("x-dead-letter-exchange", text("")),

@@ -19,8 +19,8 @@ use super::connection::CONNECT_TIMEOUT;
 use super::error::BrokerError;
 use super::topology::WAKE;
 
-/// A deleted exchange loses its bindings, and RabbitMQ does not notify the listeners. After this time without a wake-up, the
-/// listener binds its queue again.
+/// A deleted exchange loses its bindings, and RabbitMQ does not notify the listeners. After this time without a
+/// wake-up, the listener binds its queue again.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
 /// More queued wake-ups would add no information.

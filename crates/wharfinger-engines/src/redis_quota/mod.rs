@@ -1,5 +1,5 @@
-//! Quotas on Redis: fast counters in front of the catalog, which can reload them at any time. Every change is one atomic
-//! script. Each script may be sent twice, and none guesses a missing value.
+//! Quotas on Redis: fast counters in front of the catalog, which can reload them at any time. Every change is one
+//! atomic script. Each script may be sent twice, and none guesses a missing value.
 
 mod cache;
 mod connect;
@@ -50,8 +50,8 @@ pub enum Reservation {
 /// The answer to a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefundResult {
-    /// Applied now or earlier, or already part of the loaded counter. `remembered` is the number of refund ids in Redis, or
-    /// 0 if the refund was not applied by this call.
+    /// Applied now or earlier, or already part of the loaded counter. `remembered` is the number of refund ids in
+    /// Redis, or 0 if the refund was not applied by this call.
     Done { remembered: u64 },
     /// The counters have an older epoch: a load will follow.
     Later,
@@ -280,8 +280,8 @@ impl RedisQuota {
     }
 }
 
-/// The keys of a tenant, in the order that the scripts expect. The braces put them into one hash slot. A closing brace in the
-/// tenant is encoded, because it would end the hash tag.
+/// The keys of a tenant, in the order that the scripts expect. The braces put them into one hash slot. A closing brace
+/// in the tenant is encoded, because it would end the hash tag.
 pub fn keys(tenant: &TenantId) -> [String; 6] {
     let tenant = tenant.as_str().replace('%', "%25").replace('}', "%7D");
     ["used", "limit", "loaded", "inflight", "refunded", "loading"]

@@ -1,59 +1,60 @@
-//! What clamd says, and what it means here. Only errors about the stream itself can be the file's own fault.
+//! Maps the answers of clamd to verdicts and errors. Only errors about the stream can be caused by the file.
 
 use super::{ScanError, Verdict};
 
 const TOO_LARGE: &str = "INSTREAM size limit exceeded. ERROR";
 
-const TOLD_CHARS_MAX: usize = 120;
+const QUOTE_CHARS_MAX: usize = 120;
 
-/// What clamd says of files, as far as it is not about the machine it runs on: no room, no memory, no permission.
-const OF_THE_FILE: [&str; 2] = ["Can't unpack", "Can't parse"];
+/// Errors of the file that start with "Can't". The other errors with this start are about clamd's machine, such as
+/// missing memory, disk space or permissions.
+const FILE_ERRORS: [&str; 2] = ["Can't unpack", "Can't parse"];
 
-/// The answer to a stream that was sent to its end.
-pub(super) fn meaning(answer: &str) -> Result<Verdict, ScanError> {
+/// Maps the answer to a stream that was sent completely.
+pub(super) fn outcome_of(answer: &str) -> Result<Verdict, ScanError> {
     if answer == TOO_LARGE {
         return Err(ScanError::TooLarge(format!("{} (StreamMaxLength)", answer.trim_end_matches(". ERROR"))));
     }
-    let Some(of_stream) = answer.strip_prefix("stream: ") else {
+    let Some(about_stream) = answer.strip_prefix("stream: ") else {
         return Err(if answer.ends_with("ERROR") || answer == "COMMAND READ TIMED OUT" {
             ScanError::Unavailable(format!("clamd answered {:?}", clipped(answer)))
         } else {
-            misplaced(answer)
+            not_clamd(answer)
         });
     };
-    if of_stream == "OK" {
+    if about_stream == "OK" {
         return Ok(Verdict::Clean);
     }
-    if let Some(signature) = of_stream.strip_suffix(" FOUND").filter(|name| !name.trim().is_empty()) {
+    if let Some(signature) = about_stream.strip_suffix(" FOUND").filter(|name| !name.trim().is_empty()) {
         return Ok(Verdict::Infected { signature: signature.to_owned() });
     }
-    let Some(why) = of_stream.strip_suffix(" ERROR") else { return Err(misplaced(answer)) };
+    let Some(why) = about_stream.strip_suffix(" ERROR") else { return Err(not_clamd(answer)) };
     Err(match why {
         "Exceeded max scan size" => ScanError::TooLarge(format!("{why} (MaxScanSize)")),
-        why if why.starts_with("Can't ") && !OF_THE_FILE.iter().any(|start| why.starts_with(start)) => {
+        why if why.starts_with("Can't ") && !FILE_ERRORS.iter().any(|start| why.starts_with(start)) => {
             ScanError::Unavailable(why.to_owned())
         }
         why => ScanError::Refused(why.to_owned()),
     })
 }
 
-/// The answer to a stream of which clamd cannot know the end: it may complain, and it may have found something.
-pub(super) fn early_meaning(answer: &str) -> Result<Verdict, ScanError> {
-    match meaning(answer)? {
+/// Maps an answer that came before the end of the stream. It can be an error or a signature, but never clean.
+pub(super) fn outcome_of_early(answer: &str) -> Result<Verdict, ScanError> {
+    match outcome_of(answer)? {
         Verdict::Clean => {
-            Err(ScanError::Unavailable("clamd called the file clean before it had seen all of it".into()))
+            Err(ScanError::Unavailable("clamd answered OK before it had received the whole file".into()))
         }
         found => Ok(found),
     }
 }
 
-/// Somebody else lives there, or a clamd that does not know the command: files have to wait until that is mended.
-pub(super) fn misplaced(answer: &str) -> ScanError {
-    ScanError::Unavailable(format!("this is no answer of clamd's, check its address: {:?}", clipped(answer)))
+/// The server is not clamd, or its version does not know the command. Files wait until an operator fixes the address.
+pub(super) fn not_clamd(answer: &str) -> ScanError {
+    ScanError::Unavailable(format!("the answer is not from clamd, check its address: {:?}", clipped(answer)))
 }
 
 pub(super) fn clipped(answer: &str) -> String {
-    answer.chars().take(TOLD_CHARS_MAX).collect()
+    answer.chars().take(QUOTE_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
@@ -61,8 +62,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_but_ok_is_clean() {
-        assert_eq!(meaning("stream: OK"), Ok(Verdict::Clean));
+    fn only_the_exact_ok_is_clean() {
+        assert_eq!(outcome_of("stream: OK"), Ok(Verdict::Clean));
         for answer in [
             "",
             "OK",
@@ -78,13 +79,13 @@ mod tests {
             "UNKNOWN COMMAND",
             "HTTP/1.1 200 OK",
         ] {
-            assert!(meaning(answer).is_err(), "{answer:?}");
+            assert!(outcome_of(answer).is_err(), "{answer:?}");
         }
-        assert_eq!(meaning("stream: OK FOUND"), Ok(Verdict::Infected { signature: "OK".into() }));
+        assert_eq!(outcome_of("stream: OK FOUND"), Ok(Verdict::Infected { signature: "OK".into() }));
     }
 
     #[test]
-    fn an_error_is_named_by_its_remedy() {
+    fn errors_of_clamds_machine_are_retryable_and_errors_of_the_file_are_not() {
         for (answer, is_retryable) in [
             ("stream: Can't allocate memory ERROR", true),
             ("stream: Can't create temporary file ERROR", true),
@@ -99,15 +100,15 @@ mod tests {
             ("stream: Exceeded max scan size ERROR", false),
             ("INSTREAM size limit exceeded. ERROR", false),
         ] {
-            let error = meaning(answer).expect_err(answer);
+            let error = outcome_of(answer).expect_err(answer);
             assert_eq!(error.is_retryable(), is_retryable, "{answer}: {error}");
         }
     }
 
     #[test]
-    fn before_the_end_there_is_nothing_clean() {
-        assert!(early_meaning("stream: OK").is_err_and(|error| error.is_retryable()));
-        assert_eq!(early_meaning("stream: X FOUND"), Ok(Verdict::Infected { signature: "X".into() }));
-        assert!(matches!(early_meaning(TOO_LARGE), Err(ScanError::TooLarge(_))));
+    fn an_early_answer_is_never_clean() {
+        assert!(outcome_of_early("stream: OK").is_err_and(|error| error.is_retryable()));
+        assert_eq!(outcome_of_early("stream: X FOUND"), Ok(Verdict::Infected { signature: "X".into() }));
+        assert!(matches!(outcome_of_early(TOO_LARGE), Err(ScanError::TooLarge(_))));
     }
 }

@@ -1,9 +1,8 @@
-//! The scanner for those without one: EICAR's test file, and files that are known by their SHA-256.
+//! The built-in scanner. It finds EICAR's test file, and files whose SHA-256 is in a list.
 //!
-//! EICAR is found by its own rule, and so only where the file is nothing else: the 68 bytes at the very start, and
-//! not more than 128 bytes in all, the rest blanks. A text that quotes them is no test file, and to look for them
-//! anywhere would quarantine the manuals of every scanner. They are known here by their hash, so that no scanner
-//! takes this program for them.
+//! EICAR's rule: the 68 bytes are the start of the file, the rest is white space, and the file has at most 128 bytes. A
+//! text that quotes the 68 bytes is not a test file: otherwise the manuals of scanners would be quarantined. This
+//! program contains only the hash of these bytes, so that other scanners do not report the program.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,22 +17,22 @@ const EICAR_FILE_BYTES_MAX: usize = 128;
 const EICAR_SIGNATURE: &str = "Eicar-Test-Signature";
 const EICAR_SHA256: Hash = *b"\x27\x5a\x02\x1b\xbf\xb6\x48\x9e\x54\xd4\x71\x89\x9f\x7d\xb9\xd1\
                               \x66\x3f\xc6\x95\xec\x2f\xe2\xa2\xc4\x53\x8a\xab\xf6\x51\xfd\x0f";
-/// Blank, tab, the ends of lines, and Ctrl-Z.
+/// Blank, tab, line ends, and Ctrl-Z.
 const EICAR_TAIL: [u8; 5] = [b' ', b'\t', b'\r', b'\n', 0x1a];
 
 const NAME_CHARS_MAX: usize = 200;
 
 type Hash = [u8; 32];
 
-/// What the built-in scanner knows beside EICAR's test file.
+/// The SHA-256 list of the built-in scanner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signatures {
     names: HashMap<Hash, String>,
 }
 
 impl Signatures {
-    /// One SHA-256 on each line, in hex, and after a blank its name where it has one. Empty lines and those that
-    /// begin with `#` are passed over. The error names the line that is wrong.
+    /// Parses a list with one SHA-256 per line, in hex, and an optional name after a blank. Empty lines and lines that
+    /// start with `#` are ignored. The error names the invalid line.
     pub fn parse(text: &str) -> Result<Signatures, String> {
         let mut names = HashMap::new();
         for (number, line) in (1..).zip(text.trim_start_matches('\u{feff}').lines()) {
@@ -43,12 +42,12 @@ impl Signatures {
             }
             let (hash, name) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
             let Some(bytes) = from_hex(hash) else {
-                return Err(format!("line {number} begins with no SHA-256 of 64 hexadecimal digits"));
+                return Err(format!("line {number} does not start with a SHA-256 of 64 hexadecimal digits"));
             };
             let name = name.trim();
             if name.chars().count() > NAME_CHARS_MAX || name.chars().any(char::is_control) {
                 return Err(format!(
-                    "line {number} has a name of more than {NAME_CHARS_MAX} characters, or unprintable ones"
+                    "line {number} has a name with more than {NAME_CHARS_MAX} characters or with control characters"
                 ));
             }
             let name = if name.is_empty() { format!("SHA256.{}", hash.to_lowercase()) } else { name.into() };
@@ -59,7 +58,7 @@ impl Signatures {
 
     pub(super) async fn scan(&self, mut bytes: Chunks) -> Result<Verdict, ScanError> {
         let mut whole = Sha256::new();
-        // One byte more than a test file has tells that it is none.
+        // One byte more than the maximum, to detect a file that is longer.
         let mut head = Vec::with_capacity(EICAR_FILE_BYTES_MAX + 1);
         while let Some(some) = bytes.next().await {
             let some = some.map_err(unread)?;
@@ -108,7 +107,7 @@ mod tests {
     const HASH: &str = "275A021BBFB6489E54D471899F7DB9D1663FC695EC2FE2A2C4538AABF651FD0F";
 
     #[test]
-    fn a_list_is_read_line_by_line() {
+    fn a_list_has_one_hash_per_line() {
         let other = "0".repeat(64);
         let text = format!("\u{feff}# known\r\n\r\n{HASH}  Some.Worm, of 2024 \r\n  {other}\n");
         let read = Signatures::parse(&text).expect("a list");
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_named() {
+    fn the_error_names_the_invalid_line() {
         let long = format!("{HASH} {}", "x".repeat(NAME_CHARS_MAX + 1));
         for line in [
             &HASH[1..],

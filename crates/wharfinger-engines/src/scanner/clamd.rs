@@ -1,5 +1,5 @@
-//! One connection to clamd for one file: the bytes go there in pieces of known length, and one line comes back. It
-//! may come before all is sent, so it is listened for all the while.
+//! One connection to clamd for each file. The bytes are sent in pieces with their length, and clamd answers with one
+//! line. The answer can come before the end of the file, so it is read while sending.
 
 use std::fmt;
 use std::io;
@@ -13,25 +13,25 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-use super::answer::{clipped, early_meaning, meaning, misplaced};
+use super::answer::{clipped, not_clamd, outcome_of, outcome_of_early};
 use super::{Chunks, ScanError, Verdict, unread};
 
 const PORT: u16 = 3310;
 const PIECE_BYTES: usize = 64 * 1024;
 const LENGTH_BYTES: usize = 4;
-/// No name of a signature comes near it.
+/// Much longer than any signature name.
 const ANSWER_BYTES_MAX: usize = 4_096;
 
-/// How long clamd may take over what.
+/// The timeouts of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     pub connect: Duration,
-    /// To take the next piece: connections wait while all its threads are busy with other files.
+    /// For clamd to accept the next piece. A connection waits while all threads of clamd are busy.
     pub piece: Duration,
-    /// To answer when it has everything. By itself it spends two minutes on a file at most (`MaxScanTime`).
+    /// For the answer after the last piece. clamd's own limit is two minutes for each file (`MaxScanTime`).
     pub verdict: Duration,
-    /// To say what it is, or what it had against a stream that it broke off.
-    pub word: Duration,
+    /// For the answer to VERSION, or for the reason after clamd closed a stream early.
+    pub reply: Duration,
 }
 
 impl Default for Timeouts {
@@ -40,7 +40,7 @@ impl Default for Timeouts {
             connect: Duration::from_secs(5),
             piece: Duration::from_secs(120),
             verdict: Duration::from_secs(300),
-            word: Duration::from_secs(10),
+            reply: Duration::from_secs(10),
         }
     }
 }
@@ -58,14 +58,14 @@ enum Address {
 }
 
 type Answers = Box<dyn AsyncRead + Send + Unpin>;
-type Questions = Box<dyn AsyncWrite + Send + Unpin>;
+type Requests = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// Why the bytes did not all arrive.
-enum Unsent {
+/// Why the file was not sent completely.
+enum SendFailure {
     Source(String),
-    /// clamd may have said why.
-    Line(io::Error),
-    Late,
+    /// The connection failed. clamd can have sent the reason before.
+    Connection(io::Error),
+    TimedOut,
 }
 
 impl Clamd {
@@ -78,42 +78,42 @@ impl Clamd {
     }
 
     pub(super) async fn scan(&self, bytes: Chunks) -> Result<Verdict, ScanError> {
-        let (mut answers, mut questions) = self.connect().await?;
+        let (mut answers, mut requests) = self.connect().await?;
         let mut answer = pin!(read_answer(&mut answers));
         let sent = tokio::select! {
-            // In this order: an answer to the end of the stream is not taken for one that came before it.
+            // Sending is polled first. Otherwise the answer to a complete stream could be taken for an early answer.
             biased;
-            sent = send(&mut questions, bytes, self.timeouts.piece) => sent,
-            early = &mut answer => return early_meaning(&early.map_err(|error| self.unavailable(error))?),
+            sent = send(&mut requests, bytes, self.timeouts.piece) => sent,
+            early = &mut answer => return outcome_of_early(&early.map_err(|error| self.unavailable(error))?),
         };
         match sent {
             Ok(()) => {
                 let answer = timeout(self.timeouts.verdict, answer).await;
                 let answer = answer.map_err(|_| self.unavailable("no verdict in time"))?;
-                meaning(&answer.map_err(|error| self.unavailable(error))?)
+                outcome_of(&answer.map_err(|error| self.unavailable(error))?)
             }
-            Err(Unsent::Source(error)) => Err(unread(error)),
-            Err(Unsent::Late) => Err(self.unavailable("it does not take the file in time")),
-            Err(Unsent::Line(broken)) => match timeout(self.timeouts.word, answer).await {
-                Ok(Ok(answer)) => early_meaning(&answer),
+            Err(SendFailure::Source(error)) => Err(unread(error)),
+            Err(SendFailure::TimedOut) => Err(self.unavailable("it did not accept the file in time")),
+            Err(SendFailure::Connection(broken)) => match timeout(self.timeouts.reply, answer).await {
+                Ok(Ok(answer)) => outcome_of_early(&answer),
                 _ => Err(self.unavailable(broken)),
             },
         }
     }
 
     pub(super) async fn check(&self) -> Result<String, ScanError> {
-        let (mut answers, mut questions) = self.connect().await?;
+        let (mut answers, mut requests) = self.connect().await?;
         let asking = async {
-            questions.write_all(b"zVERSION\0").await?;
+            requests.write_all(b"zVERSION\0").await?;
             read_answer(&mut answers).await
         };
-        let answer = timeout(self.timeouts.word, asking).await;
+        let answer = timeout(self.timeouts.reply, asking).await;
         let version = answer.map_err(|_| self.unavailable("no answer in time"))?;
         let version = version.map_err(|error| self.unavailable(error))?;
-        if version.starts_with("ClamAV ") { Ok(version) } else { Err(misplaced(&version)) }
+        if version.starts_with("ClamAV ") { Ok(version) } else { Err(not_clamd(&version)) }
     }
 
-    async fn connect(&self) -> Result<(Answers, Questions), ScanError> {
+    async fn connect(&self) -> Result<(Answers, Requests), ScanError> {
         let connecting = timeout(self.timeouts.connect, self.address.connect()).await;
         let connected = connecting.map_err(|_| self.unavailable("no connection in time"))?;
         connected.map_err(|error| self.unavailable(error))
@@ -126,14 +126,14 @@ impl Clamd {
 
 impl Address {
     fn parse(url: &str) -> Result<Address, String> {
-        let form = "clamd's address has the form tcp://host:3310 or unix:/path/of/its/socket";
+        let form = "the address of clamd must have the form tcp://host:3310 or unix:/path/of/the/socket";
         if let Some(path) = url.strip_prefix("unix:") {
-            // Some write it as a URL with an empty host.
+            // The form with an empty host is accepted too.
             let path = path.strip_prefix("//").unwrap_or(path);
             return if path.starts_with('/') && !path.ends_with('/') {
                 Ok(Address::Unix(path.into()))
             } else {
-                Err(format!("{form}, and the path of the socket has to be absolute: {url:?}"))
+                Err(format!("{form}, with an absolute path: {url:?}"))
             };
         }
         let place = url.strip_prefix("tcp://").ok_or_else(|| format!("{form}: {url:?}"))?;
@@ -144,26 +144,26 @@ impl Address {
             None => place.split_once(':').map_or((place, None), |(host, port)| (host, Some(port))),
         };
         let port = port.map_or(Ok(PORT), |port| match port.parse() {
-            Ok(0) | Err(_) => Err(format!("{form}, and {port:?} is no port: {url:?}")),
+            Ok(0) | Err(_) => Err(format!("{form}, but {port:?} is not a port: {url:?}")),
             Ok(port) => Ok(port),
         })?;
         if host.is_empty() || host.contains(['/', '@', '?', '#', ' ']) {
-            return Err(format!("{form}, and {host:?} is no host: {url:?}"));
+            return Err(format!("{form}, but {host:?} is not a host: {url:?}"));
         }
         Ok(Address::Tcp { host: host.to_owned(), port })
     }
 
-    async fn connect(&self) -> io::Result<(Answers, Questions)> {
+    async fn connect(&self) -> io::Result<(Answers, Requests)> {
         match self {
             Address::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
-                let (answers, questions) = stream.into_split();
-                Ok((Box::new(answers), Box::new(questions)))
+                let (answers, requests) = stream.into_split();
+                Ok((Box::new(answers), Box::new(requests)))
             }
             Address::Unix(path) => {
-                let (answers, questions) = UnixStream::connect(path).await?.into_split();
-                Ok((Box::new(answers), Box::new(questions)))
+                let (answers, requests) = UnixStream::connect(path).await?.into_split();
+                Ok((Box::new(answers), Box::new(requests)))
             }
         }
     }
@@ -179,49 +179,49 @@ impl fmt::Display for Address {
     }
 }
 
-/// The command, the pieces, and the piece of no length that ends them. Pieces are filled up before they are sent: an
-/// empty one of the source would be taken for the end, and many small ones are slow.
-async fn send(questions: &mut Questions, mut bytes: Chunks, patience: Duration) -> Result<(), Unsent> {
-    write(questions, b"zINSTREAM\0", patience).await?;
+/// Sends the command, the pieces, and an empty piece as the end. The bytes of the source are collected into full
+/// pieces: an empty piece would end the stream early, and small pieces are slow.
+async fn send(requests: &mut Requests, mut bytes: Chunks, time_limit: Duration) -> Result<(), SendFailure> {
+    write(requests, b"zINSTREAM\0", time_limit).await?;
     let mut piece = Vec::with_capacity(LENGTH_BYTES + PIECE_BYTES);
     piece.extend_from_slice(&[0; LENGTH_BYTES]);
     while let Some(some) = bytes.next().await {
-        let mut some = some.map_err(Unsent::Source)?;
+        let mut some = some.map_err(SendFailure::Source)?;
         while some.has_remaining() {
             let room = LENGTH_BYTES + PIECE_BYTES - piece.len();
             piece.extend_from_slice(&some.split_to(room.min(some.len())));
             if piece.len() == LENGTH_BYTES + PIECE_BYTES {
-                write_piece(questions, &mut piece, patience).await?;
+                write_piece(requests, &mut piece, time_limit).await?;
             }
         }
     }
     if piece.len() > LENGTH_BYTES {
-        write_piece(questions, &mut piece, patience).await?;
+        write_piece(requests, &mut piece, time_limit).await?;
     }
-    write_piece(questions, &mut piece, patience).await
+    write_piece(requests, &mut piece, time_limit).await
 }
 
-/// Leaves room for the next.
+/// Sends the piece and clears it, except for the space for its length.
 async fn write_piece(
-    questions: &mut Questions,
+    requests: &mut Requests,
     piece: &mut Vec<u8>,
-    patience: Duration,
-) -> Result<(), Unsent> {
+    time_limit: Duration,
+) -> Result<(), SendFailure> {
     let length = u32::try_from(piece.len() - LENGTH_BYTES).expect("a piece is small");
     piece[..LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
-    write(questions, piece, patience).await?;
+    write(requests, piece, time_limit).await?;
     piece.truncate(LENGTH_BYTES);
     Ok(())
 }
 
-async fn write(questions: &mut Questions, bytes: &[u8], patience: Duration) -> Result<(), Unsent> {
-    match timeout(patience, questions.write_all(bytes)).await {
-        Ok(written) => written.map_err(Unsent::Line),
-        Err(_) => Err(Unsent::Late),
+async fn write(requests: &mut Requests, bytes: &[u8], time_limit: Duration) -> Result<(), SendFailure> {
+    match timeout(time_limit, requests.write_all(bytes)).await {
+        Ok(written) => written.map_err(SendFailure::Connection),
+        Err(_) => Err(SendFailure::TimedOut),
     }
 }
 
-/// One answer with its end: what was cut off says nothing.
+/// Reads one complete answer. A truncated answer is an error.
 async fn read_answer(answers: &mut Answers) -> io::Result<String> {
     let mut answer = Vec::new();
     loop {
@@ -234,20 +234,20 @@ async fn read_answer(answers: &mut Answers) -> io::Result<String> {
                 return Ok(String::from_utf8_lossy(&answer).into_owned());
             }
             None if count == 0 => {
-                return Err(hung_up(&answer));
+                return Err(truncated(&answer));
             }
             None if answer.len() <= ANSWER_BYTES_MAX => {}
             _ => {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "it says more than clamd ever does"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "its answer is too long for clamd"));
             }
         }
     }
 }
 
-fn hung_up(answer: &[u8]) -> io::Error {
+fn truncated(answer: &[u8]) -> io::Error {
     let why = match String::from_utf8_lossy(answer).as_ref() {
-        "" => "it hung up without an answer".to_owned(),
-        some => format!("it hung up in the middle of its answer: {:?}", clipped(some)),
+        "" => "it closed the connection without an answer".to_owned(),
+        some => format!("it closed the connection in the middle of its answer: {:?}", clipped(some)),
     };
     io::Error::new(io::ErrorKind::UnexpectedEof, why)
 }
@@ -257,8 +257,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_read_and_told() {
-        for (url, told) in [
+    fn an_address_is_parsed_and_displayed() {
+        for (url, displayed) in [
             ("tcp://scanner:3310", "tcp://scanner:3310"),
             ("tcp://scanner", "tcp://scanner:3310"),
             ("tcp://10.0.0.1:99/", "tcp://10.0.0.1:99"),
@@ -267,12 +267,12 @@ mod tests {
             ("unix:/run/clamav/clamd.ctl", "unix:/run/clamav/clamd.ctl"),
             ("unix:///run/clamav/clamd.ctl", "unix:/run/clamav/clamd.ctl"),
         ] {
-            assert_eq!(Address::parse(url).expect(url).to_string(), told);
+            assert_eq!(Address::parse(url).expect(url).to_string(), displayed);
         }
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_the_form() {
+    fn an_invalid_address_is_refused_and_the_error_shows_the_form() {
         for url in [
             "",
             "scanner:3310",

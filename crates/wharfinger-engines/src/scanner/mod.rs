@@ -1,17 +1,16 @@
-//! Whether a file is infected: asked of clamd, or looked up among a few signatures of the program's own.
+//! Virus scans of files, by clamd or by the built-in scanner.
 //!
-//! Only an exact `OK` to the whole of the bytes is clean. What was not answered, was answered too early or cannot be
-//! understood is an error.
+//! Only an exact `OK` for the whole file is clean. A missing, early or unknown answer is an error.
 //!
-//! # What clamd passes over
+//! # Files that clamd skips
 //!
-//! `OK` means that clamd found nothing in what it looked at. That is less than the whole file where one of its own
-//! limits is smaller than the file: beyond `StreamMaxLength` it refuses ([`ScanError::TooLarge`]), but what is larger
-//! than `MaxFileSize` or unpacks to more than `MaxScanSize` it **skips and calls `OK`**, unless its settings say
-//! `AlertExceedsMax yes`; then it reports `Heuristics.Limits.Exceeded.…`, which is infected here like everything else
-//! that it reports. The protocol does not tell how it is set. So whoever runs clamd sets `AlertExceedsMax yes`, or
-//! makes `MaxFileSize` and `MaxScanSize` at least as large as `StreamMaxLength`. [`Scanner::check`] tells which clamd
-//! and which signatures there are, and no more.
+//! `OK` means that clamd found nothing in the part that it scanned. This part depends on clamd's limits. clamd refuses a
+//! file over `StreamMaxLength` ([`ScanError::TooLarge`]). But it **skips** a file over `MaxFileSize`, or one that unpacks
+//! to more than `MaxScanSize`, **and answers `OK`**. With the setting `AlertExceedsMax yes` it reports
+//! `Heuristics.Limits.Exceeded.…` instead, which counts as infected here. The protocol does not show these settings.
+//!
+//! So operators of clamd must set `AlertExceedsMax yes`, or make `MaxFileSize` and `MaxScanSize` at least as large as
+//! `StreamMaxLength`. [`Scanner::check`] shows only the versions of clamd and of its signatures.
 
 mod answer;
 mod builtin;
@@ -23,7 +22,7 @@ use futures::stream::BoxStream;
 pub use builtin::Signatures;
 pub use clamd::{Clamd, Timeouts};
 
-/// The bytes of a file, or why they could not be read.
+/// The bytes of a file, or the error of reading them.
 pub type Chunks = BoxStream<'static, Result<Bytes, String>>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,15 +33,14 @@ pub enum Verdict {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {
-    /// The scanner is away, busy, misplaced or hung up, or the file could not be read to its end. Nothing is known of
-    /// the file, and trying again may help.
+    /// The scanner did not answer, its address is wrong, or the file could not be read completely. A retry can succeed.
     #[error("the scanner is unavailable: {0}")]
     Unavailable(String),
-    /// The file is larger than the scanner takes, which stays so.
+    /// The file is larger than the scanner's limit. A retry fails too.
     #[error("the file is too large for the scanner: {0}")]
     TooLarge(String),
-    /// The scanner cannot make anything of this very file, and is not known to do so another time.
-    #[error("the scanner could not scan the file: {0}")]
+    /// The scanner cannot scan this file. A retry is not expected to succeed.
+    #[error("the scanner cannot scan the file: {0}")]
     Refused(String),
 }
 
@@ -59,7 +57,7 @@ pub enum Scanner {
 }
 
 impl Scanner {
-    /// At `tcp://host:3310` or `unix:/path`. Nobody is asked yet; the error says what is wrong with the address.
+    /// clamd at `tcp://host:3310` or `unix:/path`. Connects at the first scan. The error explains an invalid address.
     pub fn clamd(url: &str) -> Result<Scanner, String> {
         Clamd::new(url).map(Scanner::Clamd)
     }
@@ -68,7 +66,7 @@ impl Scanner {
         Scanner::Builtin(signatures)
     }
 
-    /// Reads the bytes to their end, in constant memory, unless the scanner has had enough before.
+    /// Scans the bytes in constant memory. Stops reading when the scanner answers early.
     pub async fn scan(&self, bytes: Chunks) -> Result<Verdict, ScanError> {
         match self {
             Scanner::Clamd(clamd) => clamd.scan(bytes).await,
@@ -76,8 +74,8 @@ impl Scanner {
         }
     }
 
-    /// Whether the scanner can be used now, and what it is: clamd's version, with that of its signatures and their
-    /// date where they are official ones.
+    /// Checks whether the scanner can be used now. Returns its version. For clamd this includes the version and date of
+    /// its official signatures.
     pub async fn check(&self) -> Result<String, ScanError> {
         match self {
             Scanner::Clamd(clamd) => clamd.check().await,
@@ -86,6 +84,6 @@ impl Scanner {
     }
 }
 
-fn unread(error: String) -> ScanError {
-    ScanError::Unavailable(format!("the file could not be read: {error}"))
+fn source_error(error: String) -> ScanError {
+    ScanError::Unavailable(format!("cannot read the file: {error}"))
 }

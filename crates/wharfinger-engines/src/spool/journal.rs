@@ -1,5 +1,5 @@
-//! A journal of added and removed batches, one per line. With it, a start does not have to read every metadata file. The
-//! files on disk are the truth: entries without a file are ignored, and a lost journal is rebuilt.
+//! A journal of added and removed batches, one per line. With it, a start does not have to read every metadata file.
+//! The files on disk are the truth: entries without a file are ignored, and a lost journal is rebuilt.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

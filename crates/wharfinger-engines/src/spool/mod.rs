@@ -95,7 +95,8 @@ pub struct SpooledBatch {
 }
 
 impl Spool {
-    /// Opens the folder, also one that another program wrote. If another process uses it, a subfolder is opened instead.
+    /// Opens the folder, also one that another program wrote. If another process uses it, a subfolder is opened
+    /// instead.
     pub fn open(folder: &Path, bytes_max: u64) -> io::Result<Spool> {
         let mut dir = DirLock::take(folder)?;
         let journaled = Journal::read(&dir.root);
@@ -134,8 +135,8 @@ impl Spool {
         &self.dir.root
     }
 
-    /// Writes a batch durably. If the spool is then over its limit, the oldest batches are removed and returned. Saving the
-    /// same name again replaces the batch.
+    /// Writes a batch durably. If the spool is then over its limit, the oldest batches are removed and returned. Saving
+    /// the same name again replaces the batch.
     pub fn save(&self, name: &BatchName, gz: &[u8], contents: &BatchContents) -> Result<Removed, SaveError> {
         let bytes = gz.len() as u64;
         let events = contents.events;

@@ -1,5 +1,5 @@
-//! Segments: one file per batch that is open or not stored yet. Accepted events are appended to it. After a crash, the next
-//! start sends the leftover segments.
+//! Segments: one file per batch that is open or not stored yet. Accepted events are appended to it. After a crash, the
+//! next start sends the leftover segments.
 
 use std::fs::{self, File};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -29,7 +29,7 @@ pub struct Segment {
     file: File,
     path: PathBuf,
     length: u64,
-    /// A failed write leftovers unknown bytes at the end. Further appends are refused.
+    /// A failed write left unknown bytes at the end. Further appends are refused.
     is_broken: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The share of each tenant in the spool. While the spool is nearly full, tenants over an equal share are refused (429).
-//! Otherwise the events of other tenants would be dropped.
+//! The share of each tenant in the spool. While the spool is nearly full, tenants over an equal share are refused
+//! (429). Otherwise the events of other tenants would be dropped.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

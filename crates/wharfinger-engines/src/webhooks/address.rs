@@ -1,5 +1,5 @@
-//! Which addresses an endpoint may have. What is ours alone (this machine, its network, a cloud's metadata) is no
-//! endpoint, whatever a name resolves to, unless the operator says so.
+//! Checks the addresses of endpoints. Private addresses (this machine, its network, the metadata service of a cloud)
+//! are refused, also for names that resolve to them, unless the operator allows them.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,11 +15,11 @@ pub enum EndpointError {
     Private(String),
     #[error("{0} does not resolve: {1}")]
     Unresolved(String, String),
-    #[error("no client can be made: {0}")]
+    #[error("cannot create the HTTP client: {0}")]
     Client(String),
 }
 
-/// Where messages go. Its path may be as good as a password: only the host is ever shown.
+/// The address of a receiver. Its path can contain a secret, so only the host is shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     pub(super) url: Url,
@@ -33,7 +33,7 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// An address that is written out is judged here, in whatever spelling; a name when it is resolved.
+    /// Checks a literal address here, in any notation. A name is checked when it is resolved.
     pub fn new(url: &str, allow_private: bool) -> Result<Endpoint, EndpointError> {
         let url: Url = url.parse().map_err(|_| EndpointError::Shape)?;
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
@@ -52,7 +52,7 @@ impl Endpoint {
         self.url.host_str().unwrap_or_default().to_owned()
     }
 
-    /// The whole URL, for telling one endpoint from another.
+    /// The whole URL, to distinguish endpoints. It can contain a secret.
     pub fn url(&self) -> &str {
         self.url.as_str()
     }
@@ -70,7 +70,7 @@ impl Endpoint {
     }
 }
 
-/// Whether a name has an address that may be sent to now.
+/// Checks that the host resolves to an allowed address now.
 pub async fn check_resolves(endpoint: &Endpoint) -> Result<(), EndpointError> {
     if endpoint.literal().is_some() {
         return Ok(());
@@ -83,7 +83,7 @@ pub async fn check_resolves(endpoint: &Endpoint) -> Result<(), EndpointError> {
     }
 }
 
-/// Why there is nothing to connect to. Found again in the depth of a failed request's error.
+/// Why a host has no allowed address. `post` finds it again in the sources of a request's error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Unresolvable {
     #[error("it has no public address")]
@@ -103,12 +103,13 @@ async fn resolved(host: &str, allow_private: bool) -> Result<Vec<SocketAddr>, Un
     if allowed.is_empty() { Err(Unresolvable::Private) } else { Ok(allowed) }
 }
 
-/// Asked for every new connection, so that a name cannot lead elsewhere after it was checked.
-pub(super) struct Judged {
+/// Resolves and checks the host for every new connection, because the addresses of a name can change after
+/// `check_resolves`.
+pub(super) struct CheckedResolver {
     pub(super) allow_private: bool,
 }
 
-impl Resolve for Judged {
+impl Resolve for CheckedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let allow_private = self.allow_private;
         Box::pin(async move {
@@ -119,7 +120,7 @@ impl Resolve for Judged {
     }
 }
 
-/// Whether an address is one of the Internet's, as far as that can be told from it.
+/// Whether an address belongs to the public Internet.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -130,7 +131,7 @@ pub fn is_public(address: IpAddr) -> bool {
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
     let reserved = match (a, b, c) {
-        // This network; carriers' own; protocol assignments; 6to4 relays; benchmarks; class E and broadcast.
+        // This network; carrier-grade NAT; protocol assignments; 6to4 relays; benchmarks; class E and broadcast.
         (0, ..) | (100, 64..=127, _) | (192, 0, 0) | (192, 88, 99) | (198, 18..=19, _) | (240..=255, ..) => {
             true
         }
@@ -144,14 +145,14 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || address.is_multicast())
 }
 
-/// Only global unicast is, and of it not what carries an IPv4 address that is not, nor what is reserved.
+/// Only global unicast addresses are public, except reserved ones and ones that contain a private IPv4 address.
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [a, b, c, d, .., g, h] = address.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match (a, b, c, d) {
-        // NAT64 of RFC 6052 leads to the IPv4 address at its end.
+        // NAT64 (RFC 6052): the IPv4 address is at the end.
         (0x64, 0xff9b, 0, 0) => address.segments()[4..6] == [0, 0] && is_public_v4(v4(g, h)),
-        // 6to4 carries one in its middle.
+        // 6to4: the IPv4 address is in the middle.
         (0x2002, ..) => is_public_v4(v4(b, c)),
         // Protocol assignments with Teredo, ORCHID and benchmarks; documentation.
         (0x2001, 0..=0x1ff, ..) | (0x2001, 0xdb8, ..) | (0x3fff, 0..=0xfff, ..) => false,
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ours_alone_is_not_public() {
+    fn private_and_reserved_addresses_are_not_public() {
         for private in [
             "0.0.0.0",
             "0.1.2.3",
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_internet_is_public() {
+    fn internet_addresses_are_public() {
         for public in [
             "1.1.1.1",
             "8.8.8.8",
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_of_a_private_address_passes() {
+    fn a_private_address_is_refused_in_every_notation() {
         for url in [
             "http://127.0.0.1/hook",
             "https://2130706433/",
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_no_endpoint() {
+    fn an_invalid_url_is_refused() {
         for url in ["", "example.com", "ftp://example.com/", "https://", "file:///etc/passwd", "http://[1"] {
             assert_eq!(Endpoint::new(url, true), Err(EndpointError::Shape), "{url}");
         }

@@ -1,4 +1,4 @@
-//! Messages to endpoints of others: webhooks as Standard Webhooks has them, and Slack's incoming webhooks.
+//! Sends messages to webhook endpoints (in the format of Standard Webhooks) and to Slack.
 
 mod address;
 mod post;
@@ -15,24 +15,24 @@ use uuid::Uuid;
 use post::Poster;
 use wharfinger_calls::faults::Faults;
 
-/// One message, as often as it has to be sent: id and body stay the same, the time is that of the attempt.
+/// One message. All attempts have the same id and body; the time is the time of the attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     pub id: Uuid,
     /// Seconds since 1970.
     pub sent_at: i64,
-    /// JSON; these very bytes are signed.
+    /// JSON. The signature covers exactly these bytes.
     pub body: String,
 }
 
-/// An endpoint that takes signed messages.
+/// An endpoint that receives signed messages.
 pub struct Webhook {
     poster: Poster,
     secrets: Secrets,
 }
 
 impl Webhook {
-    /// Sends nothing yet.
+    /// Creates the client. Sends nothing.
     pub fn new(endpoint: Endpoint, secrets: Secrets, faults: Faults) -> Result<Webhook, EndpointError> {
         Ok(Webhook { poster: Poster::new(endpoint, "webhook", faults)?, secrets })
     }
@@ -41,7 +41,7 @@ impl Webhook {
         self.poster.endpoint()
     }
 
-    /// Answers when the receiver has said that it has it.
+    /// Sends a message. Ok: the receiver confirmed it.
     pub async fn send(&self, message: &Message) -> Result<(), SendError> {
         let (id, sent_at) = (message.id.to_string(), message.sent_at.to_string());
         let signatures = self.secrets.sign(&id, &sent_at, message.body.as_bytes());

@@ -1,4 +1,5 @@
-//! One POST to somebody else's endpoint: no redirects, no proxy, no patience, and of the answer no more than a little.
+//! One POST to an endpoint, without redirects or a proxy, with short timeouts. Only the beginning of the answer is
+//! read.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,29 +9,29 @@ use aws_smithy_types::date_time::Format;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 
-use super::address::{Endpoint, EndpointError, Judged, Unresolvable};
+use super::address::{CheckedResolver, Endpoint, EndpointError, Unresolvable};
 use wharfinger_calls::faults::{Faults, InjectedFault};
 
 const TIMEOUT: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is read of an answer: enough for a word, and for the connection to be used again.
+/// How much of an answer is read. Short answers are read completely, so that the connection can be reused.
 const ANSWER_BYTES_MAX: usize = 4_096;
-const WORD_CHARS_MAX: usize = 200;
+const EXCERPT_CHARS_MAX: usize = 200;
 const USER_AGENT: &str = concat!("wharfinger/", env!("CARGO_PKG_VERSION"));
 
-/// Why a message has not arrived, by what is to be done about it. None says where it was to go.
+/// Why a message was not delivered. The variants differ in what the caller does next. No message shows the URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// Nobody wants to be told there any more.
+    /// The receiver wants no more messages.
     #[error("410 Gone")]
     Gone,
-    /// All messages are to wait, this long if it says so.
+    /// All messages must parse_retry_after, for `retry_after` if the receiver sent it.
     #[error("429 Too Many Requests")]
     RateLimited { retry_after: Option<Duration> },
     #[error("{status}{}", if body.is_empty() { String::new() } else { format!(": {body}") })]
     Refused { status: u16, body: String, retry_after: Option<Duration> },
-    /// No answer; perhaps it has arrived all the same.
+    /// No answer. The message may have arrived.
     #[error("no answer: {0}")]
     NoAnswer(String),
     #[error("the endpoint has no public address; WEBHOOK_ALLOW_PRIVATE=true allows others")]
@@ -38,7 +39,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// When the receiver asked to be tried again.
+    /// How long the receiver asked to parse_retry_after.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             SendError::RateLimited { retry_after } | SendError::Refused { retry_after, .. } => *retry_after,
@@ -68,7 +69,7 @@ impl Poster {
     ) -> Result<Poster, EndpointError> {
         wharfinger_calls::tls::install_provider();
         let client = reqwest::Client::builder()
-            .dns_resolver(Judged { allow_private: endpoint.allow_private })
+            .dns_resolver(CheckedResolver { allow_private: endpoint.allow_private })
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .timeout(TIMEOUT)
@@ -84,7 +85,7 @@ impl Poster {
         &self.endpoint
     }
 
-    /// `now` is in seconds since 1970, for a receiver that names a time to be tried again at.
+    /// `now` is in seconds since 1970. It is needed for a `Retry-After` header with a date.
     pub(super) async fn post(
         &self,
         headers: &[(&str, String)],
@@ -98,17 +99,18 @@ impl Poster {
         }
         self.faults
             .around(self.name, async move {
-                let answer = request.body(body).send().await.map_err(unanswered)?;
-                judged(answer, now).await
+                let answer = request.body(body).send().await.map_err(no_answer)?;
+                send_result(answer, now).await
             })
             .await
     }
 }
 
-async fn judged(answer: Response, now: i64) -> Result<(), SendError> {
+async fn send_result(answer: Response, now: i64) -> Result<(), SendError> {
     let status = answer.status();
-    let retry_after = answer.headers().get(RETRY_AFTER).and_then(|value| wait(value.to_str().ok()?, now));
-    let body = little_of(answer).await;
+    let retry_after =
+        answer.headers().get(RETRY_AFTER).and_then(|value| parse_retry_after(value.to_str().ok()?, now));
+    let body = excerpt(answer).await;
     match status {
         status if status.is_success() => Ok(()),
         StatusCode::GONE => Err(SendError::Gone),
@@ -117,8 +119,8 @@ async fn judged(answer: Response, now: i64) -> Result<(), SendError> {
     }
 }
 
-/// Seconds, or a date.
-fn wait(value: &str, now: i64) -> Option<Duration> {
+/// Parses `Retry-After`: seconds or a date.
+fn parse_retry_after(value: &str, now: i64) -> Option<Duration> {
     let value = value.trim();
     let seconds = match value.parse::<u64>() {
         Ok(seconds) => seconds,
@@ -130,8 +132,8 @@ fn wait(value: &str, now: i64) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// The beginning of an answer, in one line. One that breaks off has been given all the same.
-async fn little_of(mut answer: Response) -> String {
+/// The beginning of an answer, in one line. A truncated body is not an error.
+async fn excerpt(mut answer: Response) -> String {
     let mut read = Vec::new();
     while read.len() < ANSWER_BYTES_MAX
         && let Ok(Some(some)) = answer.chunk().await
@@ -140,14 +142,14 @@ async fn little_of(mut answer: Response) -> String {
     }
     let text = String::from_utf8_lossy(&read);
     let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    line.take(WORD_CHARS_MAX).collect::<String>().trim().to_owned()
+    line.take(EXCERPT_CHARS_MAX).collect::<String>().trim().to_owned()
 }
 
-/// The innermost cause says most, and none of them the URL.
-fn unanswered(error: reqwest::Error) -> SendError {
+/// Shows only the innermost cause, because it is the most specific. None of the causes contains the URL.
+fn no_answer(error: reqwest::Error) -> SendError {
     let error = error.without_url();
     if error.is_timeout() {
-        return SendError::NoAnswer("it took too long".into());
+        return SendError::NoAnswer("timed out".into());
     }
     let mut body = error.to_string();
     let mut cause: Option<&(dyn Error + 'static)> = error.source();
@@ -166,13 +168,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_to_wait_is_seconds_or_a_date() {
+    fn retry_after_is_seconds_or_a_date() {
         let now = 1_445_412_480;
-        assert_eq!(wait("120", now), Some(Duration::from_secs(120)));
-        assert_eq!(wait("Wed, 21 Oct 2015 07:28:00 GMT", now - 7), Some(Duration::from_secs(7)));
-        assert_eq!(wait("Wed, 21 Oct 2015 07:28:00 GMT", now + 7), Some(Duration::ZERO));
-        for nonsense in ["", "soon", "-1", "1.5"] {
-            assert_eq!(wait(nonsense, now), None, "{nonsense}");
+        assert_eq!(parse_retry_after("120", now), Some(Duration::from_secs(120)));
+        assert_eq!(parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT", now - 7), Some(Duration::from_secs(7)));
+        assert_eq!(parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT", now + 7), Some(Duration::ZERO));
+        for invalid in ["", "soon", "-1", "1.5"] {
+            assert_eq!(parse_retry_after(invalid, now), None, "{invalid}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The secrets of a webhook and what they sign: id, time and body, joined by full stops.
+//! The secrets of a webhook. A signature covers id, time and body, joined by full stops.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,21 +11,21 @@ use sha2::Sha256;
 const PREFIX: &str = "whsec_";
 const SECRET_BYTES_MIN: usize = 24;
 const SECRET_BYTES_MAX: usize = 64;
-/// Enough for any rotation; each makes the header longer.
+/// Each secret makes the header longer, and a rotation needs only two.
 const SECRETS_MAX: usize = 8;
 
-/// What is wrong with a secret. It never holds the secret.
+/// An error in a secret. It never contains the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    #[error("must be `whsec_` and base64 (several, for a rotation, with spaces between them)")]
+    #[error("must be `whsec_` followed by base64 (for a rotation: several secrets, separated by spaces)")]
     Shape,
-    #[error("must be 24 to 64 bytes in base64 after `whsec_`, not {0}")]
+    #[error("must have 24 to 64 bytes in base64 after `whsec_`, not {0}")]
     Length(usize),
     #[error("must be at most 8 secrets")]
     TooMany,
 }
 
-/// At least one; while a secret is being replaced, the new one and the old.
+/// At least one secret. During a rotation, the new and the old secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secrets(Vec<Vec<u8>>);
 
@@ -58,7 +58,7 @@ fn secret(word: &str) -> Result<Vec<u8>, SecretError> {
 }
 
 impl Secrets {
-    /// How many there are.
+    /// The number of secrets.
     pub fn count(&self) -> usize {
         self.0.len()
     }
@@ -69,7 +69,8 @@ impl Secrets {
             .0
             .iter()
             .map(|secret| {
-                let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes a key of any length");
+                let mut mac =
+                    Hmac::<Sha256>::new_from_slice(secret).expect("HMAC accepts keys of any length");
                 for part in [id.as_bytes(), b".", sent_at.as_bytes(), b".", body] {
                     mac.update(part);
                 }
@@ -84,16 +85,16 @@ impl Secrets {
 mod tests {
     use super::*;
 
-    /// The example of the specification's own reference implementations.
+    /// The example of the reference implementations of Standard Webhooks.
     #[test]
-    fn signs_as_the_specification_does() {
+    fn signatures_match_the_reference_implementation() {
         let secrets: Secrets = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse().expect("a secret");
         let signed = secrets.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", br#"{"test": 2432232314}"#);
         assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
     }
 
     #[test]
-    fn several_secrets_sign_side_by_side() {
+    fn each_secret_gives_one_signature() {
         let (old, new) = ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", format!("whsec_{}", "A".repeat(32)));
         let both: Secrets = format!("{new} {old}").parse().expect("two secrets");
         let alone = |text: &str| text.parse::<Secrets>().expect("a secret").sign("a", "1", b"{}");
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_refused_without_being_shown() {
+    fn an_invalid_secret_is_refused_and_not_shown() {
         let coded = |bytes: usize| format!("whsec_{}", STANDARD.encode(vec![7; bytes]));
         for (text, wrong) in [
             (String::new(), SecretError::Shape),

@@ -11,7 +11,7 @@ pub struct Slack {
 }
 
 impl Slack {
-    /// Sends nothing yet.
+    /// Creates the client. Sends nothing.
     pub fn new(endpoint: Endpoint, faults: Faults) -> Result<Slack, EndpointError> {
         Ok(Slack { poster: Poster::new(endpoint, "slack", faults)? })
     }
@@ -21,7 +21,7 @@ impl Slack {
     }
 
     pub async fn send(&self, text: &str, now: i64) -> Result<(), SendError> {
-        // Names of files are not to be markup, and links in them are not to be visited.
+        // File names must not be read as markup, and Slack must not fetch links in them.
         let body = json!({
             "text": escaped(text), "mrkdwn": false, "unfurl_links": false, "unfurl_media": false,
         });
@@ -29,7 +29,7 @@ impl Slack {
     }
 }
 
-/// The three characters that begin markup there: `<!channel>` in a file's name would call everybody.
+/// Escapes Slack's markup. `<!channel>` in a file name would otherwise notify the whole channel.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -37,7 +37,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_name_calls_nobody() {
+    fn a_file_name_cannot_mention_the_channel() {
         assert_eq!(super::escaped("<!channel> & co"), "&lt;!channel&gt; &amp; co");
     }
 }

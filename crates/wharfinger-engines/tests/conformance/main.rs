@@ -1,4 +1,4 @@
-//! What the broker, quotas on Redis, the scanner, the embeddings and webhooks promise, method by method.
+//! Conformance tests of the drivers for RabbitMQ, Redis quotas, the scanner, embeddings and webhooks.
 
 mod embeddings;
 mod rabbitmq;

@@ -92,7 +92,7 @@ async fn a_file_is_counted_once_and_never_above_the_limit(url: &str) {
     let quota = quota(url, "c");
     assert_eq!(announce_and_load(&quota, load(3, 40)).await, LoadResult::Loaded { used_bytes_before: None });
     assert_eq!(reserve(&quota, 1, 50).await, counted(3, 100));
-    assert_eq!(reserve(&quota, 1, 50).await, counted(3, 100), "the same attempt again");
+    assert_eq!(reserve(&quota, 1, 50).await, counted(3, 100), "the same attempt is counted once");
     assert_eq!(reserve(&quota, 2, 11).await, Reservation::Full { used_bytes: 90, limit_bytes: 100 });
     assert_eq!(reserve(&quota, 2, 10).await, counted(3, 100));
     assert_eq!(reserve(&quota, 3, 0).await, counted(3, 100), "an empty file fits into a full quota");
@@ -264,9 +264,9 @@ async fn counters_are_invalid_after_a_failover_back() {
     let quota = quota(&first.url(), "c");
     let port = |server: &Redis| server.port().to_string();
     let follow = |follower: &Redis, leader: &Redis| {
-        follower.cli(&["REPLICAOF", "127.0.0.1", &port(leader)]).expect("told");
+        follower.cli(&["REPLICAOF", "127.0.0.1", &port(leader)]).expect("answered");
         for _ in 0..600 {
-            if follower.cli(&["INFO", "replication"]).expect("told").contains("master_link_status:up") {
+            if follower.cli(&["INFO", "replication"]).expect("answered").contains("master_link_status:up") {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(50));

@@ -1,5 +1,4 @@
-//! The promises of the broker, kept by a real RabbitMQ: what is confirmed comes out, late at worst and twice at
-//! worst.
+//! Tests with a real RabbitMQ. A confirmed message is always delivered. It can be late, and it can be delivered twice.
 
 mod delays;
 mod outages;

@@ -1,4 +1,4 @@
-//! Only what the broker confirmed is published.
+//! Publishing: a message counts as published only after the broker confirmed it.
 
 use std::time::{Duration, Instant};
 
@@ -7,26 +7,27 @@ use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_engines::rabbitmq::{BrokerError, Rabbit, RabbitOptions};
 
 use super::site::{
-    delayed, delete_queue, exists, next, open, options, publish, publish_at_last, publish_one, take, vhost,
+    delayed, delete_queue, exists, next, open, options, publish, publish_one, publish_with_retries, take,
+    vhost,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_message_of_a_large_call_is_answered() {
+async fn a_large_call_returns_one_result_per_message() {
     let rabbit = open(&vhost().await).await;
     let messages: Vec<_> = (0..500).map(|n| delayed(n, 0)).collect();
-    let begun = Instant::now();
+    let started = Instant::now();
     let outcomes = rabbit.publish_delayed(&messages).await;
-    println!("500 confirmed messages took {:?}", begun.elapsed());
+    println!("500 confirmed messages took {:?}", started.elapsed());
     assert_eq!(outcomes, vec![Ok(()); 500]);
-    let mut came: Vec<usize> =
+    let mut received: Vec<usize> =
         take(&mut rabbit.due(100), 500).await.iter().map(|id| id.parse().expect("a number")).collect();
-    came.sort_unstable();
-    assert_eq!(came, (0..500).collect::<Vec<_>>());
+    received.sort_unstable();
+    assert_eq!(received, (0..500).collect::<Vec<_>>());
     assert_eq!(rabbit.publish_delayed(&[]).await, []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_without_a_queue_are_failures_and_their_neighbours_are_not() {
+async fn only_the_messages_without_a_queue_fail() {
     let url = vhost().await;
     let rabbit = open(&url).await;
     publish(&rabbit, &[delayed("before", 0)]).await;
@@ -42,13 +43,13 @@ async fn messages_without_a_queue_are_failures_and_their_neighbours_are_not() {
             }
         }
     }
-    // The same handle has declared the queue again by the next call.
+    // The next call with the same handle declares the queue again.
     publish(&rabbit, &[delayed("after", 5_000)]).await;
     assert!(exists(&url, "resource.delayed.5000").await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_at_the_same_time_have_their_own_outcomes() {
+async fn concurrent_calls_get_their_own_results() {
     let url = vhost().await;
     let rabbit = open(&url).await;
     delete_queue(&url, "resource.delayed.15000").await;
@@ -65,13 +66,13 @@ async fn calls_at_the_same_time_have_their_own_outcomes() {
         if delay == 0 {
             assert_eq!(outcomes, vec![Ok(()); 50]);
         } else {
-            assert!(outcomes.iter().all(Result::is_err), "there was no queue for these");
+            assert!(outcomes.iter().all(Result::is_err), "there is no queue for these messages");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_abandoned_call_spoils_no_later_one() {
+async fn a_cancelled_call_does_not_affect_later_calls() {
     let url = vhost().await;
     let rabbit = open(&url).await;
     delete_queue(&url, "resource.delayed.15000").await;
@@ -83,7 +84,7 @@ async fn an_abandoned_call_spoils_no_later_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_cannot_be_sent_does_not_stop_its_neighbours() {
+async fn an_invalid_message_does_not_stop_the_other_messages() {
     let rabbit = open(&vhost().await).await;
     let messages = [delayed("first", 0), delayed("x".repeat(300), 0), delayed("last", 0)];
     let outcomes = rabbit.publish_delayed(&messages).await;
@@ -93,7 +94,7 @@ async fn a_message_that_cannot_be_sent_does_not_stop_its_neighbours() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_that_start_at_once_declare_the_same() {
+async fn processes_can_declare_the_queues_at_the_same_time() {
     let url = vhost().await;
     for rabbit in join_all((0..6).map(|_| open(&url))).await {
         publish(&rabbit, &[delayed("hello", 0)]).await;
@@ -101,7 +102,7 @@ async fn processes_that_start_at_once_declare_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fault_anywhere_is_told_and_survived() {
+async fn a_fault_in_any_call_is_a_retryable_error() {
     let url = vhost().await;
     let script = |faults: Faults| {
         let options = RabbitOptions { faults, ..options(&url) };
@@ -110,12 +111,12 @@ async fn a_fault_anywhere_is_told_and_survived() {
             let first = publish_one(&rabbit, &delayed("first", 0)).await;
             let checked = rabbit.check().await;
             let woken = rabbit.wake("topic").await;
-            publish_at_last(&rabbit, delayed("last", 0)).await;
+            publish_with_retries(&rabbit, delayed("last", 0)).await;
             let mut due = rabbit.due(1);
-            let mut came = String::new();
-            while came != "last" {
+            let mut received = String::new();
+            while received != "last" {
                 let message = next(&mut due).await;
-                came = message.id.clone();
+                received = message.id.clone();
                 let _ = message.ack().await;
             }
             rabbit.close().await;
@@ -125,11 +126,11 @@ async fn a_fault_anywhere_is_told_and_survived() {
     let counting = Faults::counting();
     assert_eq!(script(counting.clone()).await, []);
     let calls = counting.calls();
-    assert!(calls >= 8, "{calls} calls leave the process");
+    assert!(calls >= 8, "only {calls} calls to the broker");
     for at in 1..=calls {
         for fault in [Fault::Fail, Fault::LoseAnswer] {
-            let told = script(Faults::at(at, fault)).await;
-            assert!(told.iter().all(BrokerError::is_retryable), "{told:?}");
+            let errors = script(Faults::at(at, fault)).await;
+            assert!(errors.iter().all(BrokerError::is_retryable), "{errors:?}");
         }
     }
 }

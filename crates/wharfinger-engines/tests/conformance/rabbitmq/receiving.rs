@@ -1,4 +1,4 @@
-//! What is due is delivered to one of those who ask for it, until it is acknowledged.
+//! Receiving: a due message is delivered to one consumer, and again until it is acknowledged.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -7,26 +7,26 @@ use lapin::BasicProperties;
 use lapin::options::BasicPublishOptions;
 
 use super::site::{
-    delayed, delete_queue, fetch, next, open, plain_channel, publish, publish_at_last, stays_silent, take,
-    take_one, vhost,
+    assert_no_message, delayed, delete_queue, fetch, next, open, plain_channel, publish,
+    publish_with_retries, take, take_one, vhost,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_refused_is_a_dead_letter() {
+async fn a_rejected_message_becomes_a_dead_letter() {
     let url = vhost().await;
     let rabbit = open(&url).await;
     let mut due = rabbit.due(1);
-    publish(&rabbit, &[delayed("poison", 0), delayed("fine", 0)]).await;
-    let poison = next(&mut due).await;
-    assert_eq!(poison.id, "poison");
-    poison.reject().await.expect("refused");
+    publish(&rabbit, &[delayed("rejected", 0), delayed("fine", 0)]).await;
+    let rejected = next(&mut due).await;
+    assert_eq!(rejected.id, "rejected");
+    rejected.reject().await.expect("rejected");
     assert_eq!(take(&mut due, 1).await, ["fine"]);
-    assert_eq!(fetch(&url, "resource.cleanup.dlq").await, "body of poison");
-    stays_silent(&mut due, Duration::from_millis(300)).await;
+    assert_eq!(fetch(&url, "resource.cleanup.dlq").await, "body of rejected");
+    assert_no_message(&mut due, Duration::from_millis(300)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_text_is_a_dead_letter() {
+async fn a_message_that_is_not_utf_8_becomes_a_dead_letter() {
     let url = vhost().await;
     let rabbit = open(&url).await;
     let (_connection, channel) = plain_channel(&url).await;
@@ -46,34 +46,37 @@ async fn what_is_no_text_is_a_dead_letter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_receive_share() {
+async fn a_message_goes_to_only_one_consumer() {
     let url = vhost().await;
     let (one, other) = (open(&url).await, open(&url).await);
-    let (mut ones, mut others) = (one.due(1), other.due(1));
+    let (mut first_due, mut second_due) = (one.due(1), other.due(1));
     publish(&one, &[delayed("first", 0), delayed("second", 0)]).await;
-    // Neither is acknowledged before both are here, so that each has to take one.
-    let (first, second) = tokio::join!(next(&mut ones), next(&mut others));
+    // Both messages arrive before the first acknowledgement, so each consumer must receive one.
+    let (first, second) = tokio::join!(next(&mut first_due), next(&mut second_due));
     let ids: HashSet<_> = [first.id.clone(), second.id.clone()].into();
-    assert_eq!(ids.len(), 2, "one message went to both");
+    assert_eq!(ids.len(), 2, "both consumers received the same message");
     first.ack().await.expect("acknowledged");
     second.ack().await.expect("acknowledged");
-    stays_silent(&mut ones, Duration::from_millis(300)).await;
-    stays_silent(&mut others, Duration::from_millis(300)).await;
+    assert_no_message(&mut first_due, Duration::from_millis(300)).await;
+    assert_no_message(&mut second_due, Duration::from_millis(300)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_acknowledged_comes_again() {
+async fn an_unacknowledged_message_is_delivered_again() {
     let url = vhost().await;
     let rabbit = open(&url).await;
     publish(&rabbit, &[delayed("again", 0)]).await;
     let mut due = rabbit.due(1);
     let message = next(&mut due).await;
     assert!(!message.redelivered);
-    let begun = Instant::now();
+    let started = Instant::now();
     drop(message);
     let message = next(&mut due).await;
     assert!(message.redelivered && message.id == "again");
-    assert!(begun.elapsed() < Duration::from_secs(20), "only a long silence brought it back");
+    assert!(
+        started.elapsed() < Duration::from_secs(20),
+        "it was delivered again only after the silence timeout"
+    );
     drop((due, message));
     let mut due = rabbit.due(1);
     let message = next(&mut due).await;
@@ -82,24 +85,24 @@ async fn what_is_not_acknowledged_comes_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn asking_can_be_abandoned_at_any_time() {
+async fn receiving_can_be_cancelled_at_any_time() {
     let rabbit = open(&vhost().await).await;
     let mut due = rabbit.due(5);
     let messages: Vec<_> = (0..60).map(|n| delayed(n, 1_000 * (n % 3))).collect();
     publish(&rabbit, &messages).await;
-    let mut came = HashSet::new();
-    let mut patience = 1;
+    let mut received = HashSet::new();
+    let mut wait_ms = 1;
     let taking = async {
-        while came.len() < messages.len() {
-            patience = patience % 7 + 1;
-            let waiting = tokio::time::timeout(Duration::from_millis(patience), due.next());
+        while received.len() < messages.len() {
+            wait_ms = wait_ms % 7 + 1;
+            let waiting = tokio::time::timeout(Duration::from_millis(wait_ms), due.next());
             if let Ok(message) = waiting.await {
-                came.insert(message.id.clone());
+                received.insert(message.id.clone());
                 message.ack().await.expect("acknowledged");
             }
         }
     };
-    tokio::time::timeout(super::site::EVENTUALLY, taking).await.expect("all of them");
+    tokio::time::timeout(super::site::EVENTUALLY, taking).await.expect("all messages arrive");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,24 +113,24 @@ async fn a_queue_that_is_deleted_is_declared_again() {
     publish(&rabbit, &[delayed("before", 0)]).await;
     take_one(&mut due, "before").await;
     delete_queue(&url, "resource.cleanup").await;
-    // So soon after, that RabbitMQ forgets to tell those who consume.
-    super::site::at_last(|| rabbit.check()).await;
-    publish_at_last(&rabbit, delayed("after", 0)).await;
+    // Immediately after the delete: RabbitMQ then does not notify the consumers.
+    super::site::with_retries(|| rabbit.check()).await;
+    publish_with_retries(&rabbit, delayed("after", 0)).await;
     take_one(&mut due, "after").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_the_end_nothing_is_sent_or_received() {
+async fn after_close_no_message_is_sent_or_received() {
     let url = vhost().await;
     let rabbit = open(&url).await;
     publish(&rabbit, &[delayed("first", 0), delayed("second", 0)]).await;
     let mut due = rabbit.due(10);
     take_one(&mut due, "first").await;
     rabbit.close().await;
-    stays_silent(&mut due, Duration::from_millis(300)).await;
+    assert_no_message(&mut due, Duration::from_millis(300)).await;
     assert!(super::site::publish_one(&rabbit, &delayed("late", 0)).await.is_err());
     assert!(rabbit.check().await.is_err() && rabbit.wake("late").await.is_err());
-    // What had been delivered ahead goes to the next one that asks.
+    // The prefetched message goes to the next consumer.
     let other = open(&url).await;
     assert_eq!(take(&mut other.due(10), 1).await, ["second"]);
 }

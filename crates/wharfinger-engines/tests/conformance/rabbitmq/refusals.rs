@@ -1,4 +1,4 @@
-//! What is wrong with a broker or its settings is said in one line that names it, and never with a password.
+//! Errors of the broker or its settings. The message is one line, names the problem and never contains the password.
 
 use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
@@ -11,38 +11,38 @@ use super::site::{options, plain_channel, vhost, with_shared};
 const PASSWORD: &str = "hunter2-is-secret";
 
 async fn error_of(options: RabbitOptions) -> BrokerError {
-    let error = Rabbit::open(options).await.err().expect("nothing that could be opened");
-    let told = error.to_string();
-    assert!(!told.contains(PASSWORD) && !told.contains('\n'), "{told}");
-    println!("{told}");
+    let error = Rabbit::open(options).await.err().expect("opening fails");
+    let message = error.to_string();
+    assert!(!message.contains(PASSWORD) && !message.contains('\n'), "{message}");
+    println!("{message}");
     error
 }
 
-async fn refused(options: RabbitOptions, signs: &[&str]) {
+async fn assert_refused(options: RabbitOptions, expected: &[&str]) {
     let error = error_of(options).await;
     assert!(matches!(error, BrokerError::Refused(_)) && !error.is_retryable(), "{error}");
-    for sign in signs {
-        assert!(error.to_string().contains(sign), "{error} does not say {sign}");
+    for part in expected {
+        assert!(error.to_string().contains(part), "{error} does not contain {part}");
     }
 }
 
-/// Somebody who listens, and says this to whoever connects.
-async fn stranger(words: Vec<u8>) -> String {
+/// A server that is not RabbitMQ. It sends these bytes on every connection. Returns its URL.
+async fn other_server(answer: Vec<u8>) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {
-        let mut held = Vec::new();
+        let mut connections = Vec::new();
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut hello = [0; 8];
             let _ = stream.read_exact(&mut hello).await;
-            let _ = stream.write_all(&words).await;
-            held.push(stream);
+            let _ = stream.write_all(&answer).await;
+            connections.push(stream);
         }
     });
     format!("amqp://user:{PASSWORD}@127.0.0.1:{port}")
 }
 
-/// The first words of a broker that calls itself so.
+/// The first frame of a broker with this product name and version.
 fn greeting(product: &str, version: &str) -> Vec<u8> {
     let mut table = Vec::new();
     for (name, value) in [("product", product), ("version", version)] {
@@ -67,54 +67,59 @@ fn greeting(product: &str, version: &str) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn urls_that_are_none() {
+async fn an_invalid_url_is_refused() {
     for url in
         ["", "amqp:", "http://127.0.0.1/", "127.0.0.1:5672", "amqp://a:b@h:port/", "amqp://h?heartbeat=x"]
     {
         let url = url.replace("a:b", &format!("a:{PASSWORD}"));
-        refused(options(&url), &["amqp://user:password@host"]).await;
+        assert_refused(options(&url), &["amqp://user:password@host"]).await;
     }
     assert!(!format!("{:?}", options(&format!("amqp://a:{PASSWORD}@h"))).contains(PASSWORD));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_there() {
+async fn an_unreachable_broker_is_retryable() {
     for host in ["127.0.0.1", "[::1]"] {
         let error = error_of(options(&format!("amqp://user:{PASSWORD}@{host}:1"))).await;
         assert!(error.is_retryable() && error.to_string().contains(":1: "), "{error}");
     }
     let error = error_of(options(&format!("amqp://user:{PASSWORD}@no-such-host.invalid"))).await;
     assert!(error.is_retryable() && error.to_string().contains("no-such-host.invalid"), "{error}");
-    // A start while it is away costs nothing, and the first use says what is wrong.
+    // A lazy start succeeds without the broker, and the first use reports the error.
     let rabbit = Rabbit::lazy(options(&format!("amqp://user:{PASSWORD}@127.0.0.1:1")));
     assert!(rabbit.check().await.is_err_and(|error| error.is_retryable()));
     assert_eq!(rabbit.version(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers() {
+async fn a_server_that_is_not_a_supported_rabbitmq_is_refused() {
     let http = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n".to_vec();
-    refused(options(&stranger(http).await), &["does not speak AMQP"]).await;
-    refused(options(&stranger(b"AMQP\x00\x01\x00\x00".to_vec()).await), &["does not speak AMQP"]).await;
-    refused(options(&stranger(greeting("Otherbroker", "9.1")).await), &["not RabbitMQ", "Otherbroker"]).await;
-    refused(options(&stranger(greeting("RabbitMQ", "3.9.29")).await), &["3.9.29", "3.10"]).await;
-    // One that says nothing at all is given up in time.
-    let error = error_of(options(&stranger(Vec::new()).await)).await;
+    assert_refused(options(&other_server(http).await), &["does not speak AMQP"]).await;
+    assert_refused(options(&other_server(b"AMQP\x00\x01\x00\x00".to_vec()).await), &["does not speak AMQP"])
+        .await;
+    assert_refused(
+        options(&other_server(greeting("Otherbroker", "9.1")).await),
+        &["not RabbitMQ", "Otherbroker"],
+    )
+    .await;
+    assert_refused(options(&other_server(greeting("RabbitMQ", "3.9.29")).await), &["3.9.29", "3.10"]).await;
+    // A silent server causes a timeout.
+    let error = error_of(options(&other_server(Vec::new()).await)).await;
     assert!(error.is_retryable() && error.to_string().contains("no answer in time"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_credentials_and_virtual_hosts() {
+async fn wrong_credentials_and_missing_virtual_hosts_are_refused() {
     let url = vhost().await;
     let wrong = url.replace("guest:guest", &format!("guest:{PASSWORD}"));
-    refused(options(&wrong), &["ACCESS_REFUSED"]).await;
+    assert_refused(options(&wrong), &["ACCESS_REFUSED"]).await;
     let (server, _) = url.rsplit_once('/').expect("a virtual host");
-    refused(options(&format!("{server}/nobodys")), &["vhost", "nobodys"]).await;
-    refused(options(&format!("{server}/")), &["%2F"]).await;
+    assert_refused(options(&format!("{server}/missing")), &["vhost", "missing"]).await;
+    assert_refused(options(&format!("{server}/")), &["%2F"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn missing_permissions() {
+async fn missing_permissions_are_refused_with_their_name() {
     let url = vhost().await;
     let (_, name) = url.rsplit_once('/').expect("a virtual host");
     let name = name.to_owned();
@@ -127,15 +132,15 @@ async fn missing_permissions() {
     };
     let narrow = options(&url.replace("guest:guest", &format!("{name}:{PASSWORD}")));
     permit("^wharfinger", ".*", ".*").await;
-    refused(narrow.clone(), &["queue resource.cleanup.dlq", "configure"]).await;
+    assert_refused(narrow.clone(), &["queue resource.cleanup.dlq", "configure"]).await;
     permit(".*", ".*", "^$").await;
-    refused(narrow.clone(), &["queue resource.cleanup", "read"]).await;
+    assert_refused(narrow.clone(), &["queue resource.cleanup", "read"]).await;
     permit(".*", r"^(resource\.|amq\.default$)", ".*").await;
-    refused(narrow.clone(), &["exchange wharfinger.wake", "refused"]).await;
-    // What the message asks for is enough.
+    assert_refused(narrow.clone(), &["exchange wharfinger.wake", "assert_refused"]).await;
+    // The permissions that the error message names are sufficient.
     let all = r"^(resource|wharfinger)\.";
     permit(all, r"^(resource|wharfinger)\.|^amq\.default$", all).await;
-    let rabbit = Rabbit::open(narrow).await.expect("enough");
+    let rabbit = Rabbit::open(narrow).await.expect("sufficient permissions");
     let mut wakes = rabbit.wakeups();
     tokio::time::timeout(super::site::EVENTUALLY, wakes.listen()).await.expect("allowed to listen");
     super::site::publish(&rabbit, &[super::site::delayed("allowed", 0)]).await;
@@ -143,7 +148,7 @@ async fn missing_permissions() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn queues_with_other_arguments() {
+async fn a_queue_with_other_arguments_is_refused_with_a_remedy() {
     let url = vhost().await;
     let (_connection, channel) = plain_channel(&url).await;
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
@@ -151,18 +156,18 @@ async fn queues_with_other_arguments() {
         .queue_declare("resource.delayed.60000".into(), durable, FieldTable::default())
         .await
         .expect("declared");
-    refused(options(&url), &["queue resource.delayed.60000", "other arguments", "delete it"]).await;
+    assert_refused(options(&url), &["queue resource.delayed.60000", "other arguments", "delete it"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delayed_exchange_that_is_not_there() {
+async fn a_missing_delayed_exchange_plugin_is_refused_with_a_remedy() {
     let delayed_exchange = RabbitOptions { delayed_exchange: true, ..options(&vhost().await) };
-    refused(delayed_exchange, &["exchange resource.delayed", "unknown exchange type", "plugin"]).await;
+    assert_refused(delayed_exchange, &["exchange resource.delayed", "unknown exchange type", "plugin"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_will_do_tells_its_version() {
+async fn a_supported_broker_shows_its_version() {
     let rabbit = super::site::open(&vhost().await).await;
-    super::site::at_last(|| rabbit.check()).await;
+    super::site::with_retries(|| rabbit.check()).await;
     assert!(rabbit.version().is_some_and(|version| version.split('.').count() >= 3));
 }

@@ -1,4 +1,4 @@
-//! A virtual host for each case, handles on it, and a plain connection to look behind the broker's back.
+//! Test support: a virtual host for each test, connections to it, and a plain AMQP connection for direct checks.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use wharfinger_engines::rabbitmq::{
     BrokerError, DelayedMessage, DueMessage, DueMessages, Rabbit, RabbitOptions,
 };
 
-/// For what must come, on a machine that has other things to do.
+/// A timeout for events that must happen, even on a busy machine.
 pub(super) const EVENTUALLY: Duration = Duration::from_secs(90);
 
 pub(super) fn options(url: &str) -> RabbitOptions {
@@ -23,7 +23,7 @@ pub(super) fn options(url: &str) -> RabbitOptions {
     }
 }
 
-/// The server's tools are programs of their own, that have to be waited for.
+/// The server's tools are separate programs, so this waits on a blocking thread.
 pub(super) async fn with_shared<T: Send + 'static>(work: impl FnOnce(&RabbitMq) -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(move || work(shared())).await.expect("the server's tools")
 }
@@ -33,7 +33,7 @@ pub(super) async fn vhost() -> String {
 }
 
 pub(super) async fn open(url: &str) -> Rabbit {
-    at_last(|| Rabbit::open(options(url))).await
+    with_retries(|| Rabbit::open(options(url))).await
 }
 
 pub(super) fn delayed(id: impl ToString, delay_ms: u64) -> DelayedMessage {
@@ -46,22 +46,22 @@ pub(super) async fn publish(rabbit: &Rabbit, messages: &[DelayedMessage]) {
     }
 }
 
-/// Tries until the broker takes it, as the program would.
-pub(super) async fn publish_at_last(rabbit: &Rabbit, message: DelayedMessage) {
-    at_last(|| publish_one(rabbit, &message)).await;
+/// Publishes with retries, like the program.
+pub(super) async fn publish_with_retries(rabbit: &Rabbit, message: DelayedMessage) {
+    with_retries(|| publish_one(rabbit, &message)).await;
 }
 
-/// Asks until there is an answer that trying again would not change.
-pub(super) async fn at_last<T, F: Future<Output = Result<T, BrokerError>>>(ask: impl Fn() -> F) -> T {
+/// Retries until success. Panics on an error that is not retryable.
+pub(super) async fn with_retries<T, F: Future<Output = Result<T, BrokerError>>>(call: impl Fn() -> F) -> T {
     let asking = async {
         loop {
-            match ask().await {
+            match call().await {
                 Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_millis(200)).await,
                 answer => return answer.expect("usable"),
             }
         }
     };
-    tokio::time::timeout(EVENTUALLY, asking).await.expect("in the end")
+    tokio::time::timeout(EVENTUALLY, asking).await.expect("success before the timeout")
 }
 
 pub(super) async fn publish_one(rabbit: &Rabbit, message: &DelayedMessage) -> Result<(), BrokerError> {
@@ -72,7 +72,7 @@ pub(super) async fn next(due: &mut DueMessages) -> DueMessage {
     tokio::time::timeout(EVENTUALLY, due.next()).await.expect("a due message")
 }
 
-/// The ids of so many, each acknowledged.
+/// Receives and acknowledges `count` messages. Returns their ids.
 pub(super) async fn take(due: &mut DueMessages, count: usize) -> Vec<String> {
     let mut ids = Vec::new();
     while ids.len() < count {
@@ -83,15 +83,15 @@ pub(super) async fn take(due: &mut DueMessages, count: usize) -> Vec<String> {
     ids
 }
 
-/// Waits until this one came; others are let pass, for a message may come twice.
+/// Receives until this message arrives. Skips other messages, because a message can be delivered twice.
 pub(super) async fn take_one(due: &mut DueMessages, id: &str) {
     while take(due, 1).await != [id] {}
 }
 
-/// Nothing comes for a while.
-pub(super) async fn stays_silent(due: &mut DueMessages, long: Duration) {
-    let heard = tokio::time::timeout(long, due.next()).await.map(|message| message.id.clone());
-    assert!(heard.is_err(), "{heard:?} came");
+/// Checks that no message arrives for a while.
+pub(super) async fn assert_no_message(due: &mut DueMessages, long: Duration) {
+    let received = tokio::time::timeout(long, due.next()).await.map(|message| message.id.clone());
+    assert!(received.is_err(), "{received:?} arrived");
 }
 
 pub(super) async fn plain_channel(url: &str) -> (Connection, Channel) {
@@ -105,13 +105,13 @@ pub(super) async fn delete_queue(url: &str, name: &str) {
     channel.queue_delete(name.into(), QueueDeleteOptions::default()).await.expect("deleted");
 }
 
-/// The first message of a queue, waited for.
+/// Waits for the first message of a queue.
 pub(super) async fn fetch(url: &str, queue: &str) -> String {
     let (_connection, channel) = plain_channel(url).await;
     let fetching = async {
         loop {
             if let Some(got) =
-                channel.basic_get(queue.into(), BasicGetOptions::default()).await.expect("asked")
+                channel.basic_get(queue.into(), BasicGetOptions::default()).await.expect("a reply")
             {
                 got.delivery.acker.ack(BasicAckOptions::default()).await.expect("acknowledged");
                 return String::from_utf8(got.delivery.data).expect("text");

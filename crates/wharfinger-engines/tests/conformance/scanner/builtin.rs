@@ -1,4 +1,4 @@
-//! The scanner that every installation has: EICAR by its own rule, and hashes of whole files.
+//! Tests of the built-in scanner: EICAR's test file, and SHA-256 hashes of whole files.
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
@@ -13,7 +13,7 @@ fn scanner() -> Scanner {
 }
 
 #[tokio::test]
-async fn eicar_is_found_where_it_is_the_whole_file() {
+async fn eicar_is_found_only_if_it_is_the_whole_file() {
     let test_file = eicar();
     assert_eq!(test_file.len(), 68);
     let blanks = |count| [&test_file[..], &b" \t\r\n\x1a".repeat(20)[..count]].concat();
@@ -35,7 +35,7 @@ async fn eicar_is_found_where_it_is_the_whole_file() {
 }
 
 #[tokio::test]
-async fn a_listed_file_is_found_by_its_whole() {
+async fn a_listed_file_is_found_by_the_hash_of_all_its_bytes() {
     for size in [1, 10, 1_000] {
         assert_eq!(scanner().scan(pieces(KNOWN_FILE, size)).await, infected("Known.File"));
     }
@@ -43,12 +43,12 @@ async fn a_listed_file_is_found_by_its_whole() {
     assert_eq!(scanner().scan(file("")).await, Ok(Verdict::Clean));
     let none = Scanner::builtin(Signatures::default());
     assert_eq!(none.scan(file(KNOWN_FILE)).await, Ok(Verdict::Clean));
-    let what = scanner().check().await.expect("always there");
+    let what = scanner().check().await.expect("the built-in scanner is always available");
     assert!(what.contains("EICAR") && what.contains("1 SHA-256"), "{what}");
 }
 
 #[tokio::test]
-async fn a_source_that_fails_brings_no_verdict() {
+async fn a_read_error_gives_no_verdict() {
     for bytes in [eicar(), KNOWN_FILE.to_vec(), Vec::new()] {
         let broken = stream::iter([Ok(Bytes::from(bytes)), Err("gone".to_owned())]);
         assert_unavailable(scanner().scan(broken.boxed()).await);

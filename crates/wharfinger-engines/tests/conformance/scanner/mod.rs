@@ -1,5 +1,5 @@
-//! What the scanner promises: that what is infected is found however it arrives, and that nothing is called clean
-//! but what clamd, or the built-in list, called so.
+//! Tests of the scanner. Infected files are found, however their bytes arrive. Only files that were scanned completely
+//! are clean.
 
 mod builtin;
 mod outages;

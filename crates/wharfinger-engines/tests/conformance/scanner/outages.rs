@@ -1,5 +1,5 @@
-//! A clamd that is away, killed, standing still or cut off, and sources that fail: never a verdict, and in bounded
-//! time an error that says to try again.
+//! Outages: a clamd that is stopped, killed, paused or disconnected, and files that cannot be read. There is never a
+//! verdict, and always a retryable error in limited time.
 
 use std::time::Duration;
 
@@ -10,35 +10,35 @@ use harness::proxy::Proxy;
 use tokio::sync::oneshot;
 use wharfinger_engines::scanner::{Chunks, Scanner, Verdict};
 
-use super::site::{assert_unavailable, both, endless, file, impatient, infected, shared, started};
+use super::site::{assert_unavailable, both, endless, file, infected, shared, started, with_short_timeouts};
 
-/// Sooner than the patience of the scanner, which would notice it as well.
+/// Shorter than the timeouts of the scanner, so that a timeout does not pass the test.
 const EVENTUALLY: Duration = Duration::from_secs(30);
 
-async fn breaking(
+async fn with_fault(
     mut clamd: Clamd,
     fault: impl FnOnce(&mut Clamd) -> Result<(), harness::Error> + Send + 'static,
 ) -> Clamd {
-    let breaking = tokio::task::spawn_blocking(move || {
-        fault(&mut clamd).expect("broken");
+    let with_fault = tokio::task::spawn_blocking(move || {
+        fault(&mut clamd).expect("the fault is applied");
         clamd
     });
-    breaking.await.expect("broken")
+    with_fault.await.expect("the fault is applied")
 }
 
 #[tokio::test]
-async fn a_clamd_that_is_away_is_unavailable_until_it_is_back() {
+async fn a_stopped_clamd_is_unavailable_until_it_runs_again() {
     let mut clamd = started(Options::default()).await;
     let scanners = both(&clamd);
     for fault in [Clamd::stop, Clamd::kill] {
-        clamd = breaking(clamd, fault).await;
+        clamd = with_fault(clamd, fault).await;
         for scanner in &scanners {
             let why = assert_unavailable(scanner.scan(file("harmless")).await);
             assert!(why.contains("clamd at "), "{why}");
             assert_unavailable(scanner.scan(file(eicar())).await);
             assert_unavailable(scanner.check().await);
         }
-        clamd = breaking(clamd, Clamd::start_again).await;
+        clamd = with_fault(clamd, Clamd::start_again).await;
         for scanner in &scanners {
             assert_eq!(scanner.scan(file("harmless")).await, Ok(Verdict::Clean));
             assert_eq!(scanner.scan(file(eicar())).await, infected(EICAR_SIGNATURE));
@@ -46,50 +46,50 @@ async fn a_clamd_that_is_away_is_unavailable_until_it_is_back() {
     }
 }
 
-/// Harmless bytes that are more than clamd's buffers take, a sign that clamd was given them, and no end.
+/// A stream that never ends. It sends more bytes than clamd's buffers hold, and then signals that they were sent.
 fn unfinished() -> (Chunks, oneshot::Receiver<()>) {
-    let (sign, given) = oneshot::channel();
+    let (signal, sent) = oneshot::channel();
     let bytes = stream::iter((0..10).map(|_| Ok(Bytes::from(vec![b'.'; 70_000]))));
     let hold = stream::once(async move {
-        sign.send(()).expect("somebody waits");
+        signal.send(()).expect("the test waits for it");
         std::future::pending().await
     });
-    (bytes.chain(hold).boxed(), given)
+    (bytes.chain(hold).boxed(), sent)
 }
 
-/// Noticed at once, although the source has nothing to send at that time.
+/// The scanner detects it immediately, although it has nothing to send at that time.
 #[tokio::test]
-async fn a_clamd_that_is_killed_in_the_middle_of_a_file_has_not_scanned_it() {
+async fn a_clamd_that_is_killed_in_the_middle_of_a_file_gives_no_verdict() {
     let mut clamd = started(Options::default()).await;
     for scanner in both(&clamd) {
-        let (source, given) = unfinished();
+        let (source, sent) = unfinished();
         let scan = tokio::spawn(async move { scanner.scan(source).await });
-        given.await.expect("given");
-        clamd = breaking(clamd, Clamd::kill).await;
+        sent.await.expect("sent");
+        clamd = with_fault(clamd, Clamd::kill).await;
         let outcome = tokio::time::timeout(EVENTUALLY, scan).await.expect("noticed");
         assert_unavailable(outcome.expect("scanned"));
-        clamd = breaking(clamd, Clamd::start_again).await;
+        clamd = with_fault(clamd, Clamd::start_again).await;
     }
 }
 
 #[tokio::test]
-async fn a_clamd_that_stands_still_is_given_up_in_time() {
+async fn a_paused_clamd_causes_a_timeout() {
     let mut clamd = started(Options { stream_bytes_max: 1 << 30, ..Options::default() }).await;
-    let scanners = [clamd.tcp_url(), clamd.unix_url()].map(|url| impatient(&url));
-    clamd = breaking(clamd, Clamd::pause).await;
+    let scanners = [clamd.tcp_url(), clamd.unix_url()].map(|url| with_short_timeouts(&url));
+    clamd = with_fault(clamd, Clamd::pause).await;
     for scanner in &scanners {
         let why = assert_unavailable(scanner.scan(file("harmless")).await);
         assert!(why.contains("no verdict in time"), "{why}");
         let why = assert_unavailable(scanner.scan(endless().0).await);
-        assert!(why.contains("does not take the file in time"), "{why}");
+        assert!(why.contains("did not accept the file in time"), "{why}");
         let why = assert_unavailable(scanner.check().await);
         assert!(why.contains("no answer in time"), "{why}");
     }
-    drop(breaking(clamd, Clamd::resume).await);
+    drop(with_fault(clamd, Clamd::resume).await);
 }
 
 #[tokio::test]
-async fn a_line_that_is_cut_or_stalls_brings_no_verdict() {
+async fn a_cut_or_stalled_connection_gives_no_verdict() {
     let clamd = shared().await;
     let proxy = Proxy::to(format!("127.0.0.1:{}", clamd.port())).expect("a proxy");
     let url = format!("tcp://{}", proxy.addr());
@@ -97,7 +97,7 @@ async fn a_line_that_is_cut_or_stalls_brings_no_verdict() {
     let bytes = vec![b'.'; 300_000];
     assert_eq!(scanner.scan(file(bytes.clone())).await, Ok(Verdict::Clean));
 
-    // The command, five pieces with their lengths, and the end: at the last of them clamd has everything.
+    // The command, five pieces with their lengths, and the end marker. After `all` bytes clamd has the whole file.
     let all = 10 + 5 * 4 + 300_000 + 4;
     for bytes_until in [1, 9, 10, 12, 14, 70_000, all - 4, all - 1, all] {
         proxy.cut_after(bytes_until);
@@ -110,9 +110,9 @@ async fn a_line_that_is_cut_or_stalls_brings_no_verdict() {
     assert_unavailable(scanner.check().await);
     proxy.repair().expect("repaired");
     proxy.stall(true);
-    let why = assert_unavailable(impatient(&url).scan(file(bytes.clone())).await);
+    let why = assert_unavailable(with_short_timeouts(&url).scan(file(bytes.clone())).await);
     assert!(why.contains("in time"), "{why}");
-    assert_unavailable(impatient(&url).check().await);
+    assert_unavailable(with_short_timeouts(&url).check().await);
     proxy.cut();
     assert_unavailable(scanner.scan(file(bytes.clone())).await);
     proxy.repair().expect("repaired");
@@ -120,9 +120,9 @@ async fn a_line_that_is_cut_or_stalls_brings_no_verdict() {
     assert_eq!(scanner.scan(file(eicar())).await, infected(EICAR_SIGNATURE));
 }
 
-/// Half of a file is not the file, even where that half is infected.
+/// Also if the part before the error is infected.
 #[tokio::test]
-async fn a_source_that_fails_brings_no_verdict() {
+async fn a_read_error_gives_no_verdict() {
     for scanner in both(shared().await) {
         for error in ["gone".to_owned(), "the object was changed".to_owned()] {
             let broken = stream::iter([Ok(Bytes::from(eicar())), Err(error.clone())]).boxed();

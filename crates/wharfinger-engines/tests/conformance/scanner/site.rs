@@ -1,4 +1,4 @@
-//! Files as streams, and scanners that lose their timeouts soon.
+//! Test files as streams, and scanners with short timeouts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,19 +16,19 @@ pub(super) async fn shared() -> &'static clamd::Clamd {
 
 pub(super) async fn started(options: Options) -> clamd::Clamd {
     let starting =
-        tokio::task::spawn_blocking(move || clamd::Clamd::start(options).expect("a clamd of its own"));
+        tokio::task::spawn_blocking(move || clamd::Clamd::start(options).expect("a clamd for this test"));
     starting.await.expect("started")
 }
 
-/// The same clamd at both its addresses.
+/// Scanners for both addresses of one clamd: TCP and Unix socket.
 pub(super) fn both(clamd: &clamd::Clamd) -> [Scanner; 2] {
     [clamd.tcp_url(), clamd.unix_url()].map(|url| Scanner::clamd(&url).expect("an address"))
 }
 
-/// One that waits long enough for a clamd that works, and not for one that does not.
-pub(super) fn impatient(url: &str) -> Scanner {
-    let soon = Duration::from_millis(700);
-    let timeouts = Timeouts { connect: Duration::from_secs(5), piece: soon, verdict: soon, word: soon };
+/// A scanner with short timeouts that are still long enough for a working clamd.
+pub(super) fn with_short_timeouts(url: &str) -> Scanner {
+    let short = Duration::from_millis(700);
+    let timeouts = Timeouts { connect: Duration::from_secs(5), piece: short, verdict: short, reply: short };
     Scanner::Clamd(Clamd::new(url).expect("an address").with_timeouts(timeouts))
 }
 
@@ -36,7 +36,7 @@ pub(super) fn file(bytes: impl Into<Bytes>) -> Chunks {
     stream::iter([Ok(bytes.into())]).boxed()
 }
 
-/// The same bytes, a few at a time, and sometimes none.
+/// The bytes as a stream of small and empty pieces.
 pub(super) fn pieces(bytes: &[u8], size: usize) -> Chunks {
     let bytes = Bytes::copy_from_slice(bytes);
     let starts = (0..bytes.len()).step_by(size);
@@ -45,7 +45,7 @@ pub(super) fn pieces(bytes: &[u8], size: usize) -> Chunks {
     stream::iter(pieces.collect::<Vec<_>>()).boxed()
 }
 
-/// Zeros without end, and how many of them were asked for, in pieces of 100,000.
+/// An endless stream of zeros in pieces of 100,000 bytes, and the number of pieces that were read.
 pub(super) fn endless() -> (Chunks, Arc<AtomicUsize>) {
     let taken = Arc::new(AtomicUsize::new(0));
     let counter = taken.clone();

@@ -1,4 +1,4 @@
-//! What a clamd that works finds, and what it does not take, at both its addresses.
+//! Verdicts of a working clamd, and files over its limits, through TCP and the Unix socket.
 
 use std::sync::atomic::Ordering;
 
@@ -13,14 +13,14 @@ use wharfinger_engines::scanner::{ScanError, Verdict};
 
 use super::site::{both, endless, file, infected, pieces, shared, started};
 
-/// The length of the pieces that go to clamd.
+/// The length of the pieces that are sent to clamd.
 const PIECE: usize = 64 * 1024;
 const MAX: usize = STREAM_BYTES_MAX as usize;
 
 #[tokio::test]
-async fn the_infected_is_told_from_the_clean() {
+async fn infected_files_are_distinguished_from_clean_files() {
     for scanner in both(shared().await) {
-        let version = scanner.check().await.expect("it is there");
+        let version = scanner.check().await.expect("clamd answers");
         assert!(version.starts_with("ClamAV "), "{version}");
         assert_eq!(scanner.scan(file("")).await, Ok(Verdict::Clean));
         assert_eq!(scanner.scan(stream::empty().boxed()).await, Ok(Verdict::Clean));
@@ -31,9 +31,9 @@ async fn the_infected_is_told_from_the_clean() {
     }
 }
 
-/// An empty piece is the end of a stream in clamd's protocol, and must not be in the source.
+/// An empty piece ends the stream in clamd's protocol, so an empty piece of the source must not be sent.
 #[tokio::test]
-async fn however_a_file_is_cut_it_is_scanned_whole() {
+async fn a_file_in_any_pieces_is_scanned_completely() {
     for scanner in both(shared().await) {
         for at in [PIECE - 20, 2 * PIECE - PATTERN.len(), 2 * PIECE, 3 * PIECE + 1] {
             let bytes = [&vec![b'.'; at], PATTERN, b"and so on"].concat();
@@ -50,7 +50,7 @@ async fn however_a_file_is_cut_it_is_scanned_whole() {
 }
 
 #[tokio::test]
-async fn a_large_file_is_scanned_to_its_end() {
+async fn a_large_file_is_scanned_completely() {
     let clamd = started(Options { stream_bytes_max: 40_000_000, ..Options::default() }).await;
     for scanner in both(&clamd) {
         let dots = Bytes::from(vec![b'.'; 1_000_003]);
@@ -61,9 +61,9 @@ async fn a_large_file_is_scanned_to_its_end() {
     }
 }
 
-/// clamd answers and hangs up while it is still being written to. The answer must not be lost over that.
+/// clamd answers and closes the connection while the scanner still sends. The answer must not be lost.
 #[tokio::test]
-async fn a_file_that_clamd_does_not_take_is_too_large() {
+async fn a_file_over_the_limit_of_clamd_is_too_large() {
     for scanner in both(shared().await) {
         assert_eq!(scanner.scan(file(vec![b'.'; MAX])).await, Ok(Verdict::Clean));
         let too_large = |outcome| match outcome {
@@ -75,7 +75,7 @@ async fn a_file_that_clamd_does_not_take_is_too_large() {
             other => panic!("{other:?}"),
         };
         too_large(scanner.scan(file(vec![b'.'; MAX + 1])).await);
-        // It may be the first write or the last that fails, or none.
+        // The first write, the last write or no write can fail.
         for size in [MAX + PIECE, 2 * MAX, 5 * MAX, 20 * MAX] {
             for _ in 0..5 {
                 too_large(scanner.scan(file(vec![b'.'; size])).await);
@@ -84,21 +84,21 @@ async fn a_file_that_clamd_does_not_take_is_too_large() {
         let (source, taken) = endless();
         too_large(scanner.scan(source).await);
         let taken = taken.load(Ordering::SeqCst);
-        assert!(taken < 1_000, "it went on sending: {taken}");
+        assert!(taken < 1_000, "it continued to send: {taken} pieces");
     }
 }
 
-/// Which is why operators are told of it: the documentation of the module.
+/// The module documentation of the scanner explains this to operators.
 #[tokio::test]
-async fn what_clamd_passes_over_is_told_only_where_it_is_set_so() {
+async fn a_file_that_clamd_skips_is_reported_only_with_alert_exceeds_max() {
     let bytes = [&vec![b'.'; 200_000], PATTERN].concat();
-    let silent = started(Options { settings: &["MaxFileSize 100K"], ..Options::default() }).await;
-    let loud: &[&str] = &["MaxFileSize 100K", "AlertExceedsMax yes"];
-    let loud = started(Options { settings: loud, ..Options::default() }).await;
-    for scanner in both(&silent) {
+    let without_alert = started(Options { settings: &["MaxFileSize 100K"], ..Options::default() }).await;
+    let with_alert: &[&str] = &["MaxFileSize 100K", "AlertExceedsMax yes"];
+    let with_alert = started(Options { settings: with_alert, ..Options::default() }).await;
+    for scanner in both(&without_alert) {
         assert_eq!(scanner.scan(file(bytes.clone())).await, Ok(Verdict::Clean));
     }
-    for scanner in both(&loud) {
+    for scanner in both(&with_alert) {
         let verdict = scanner.scan(file(bytes.clone())).await;
         let Ok(Verdict::Infected { signature }) = verdict else { panic!("{verdict:?}") };
         assert!(signature.starts_with("Heuristics.Limits.Exceeded"), "{signature}");
@@ -106,7 +106,7 @@ async fn what_clamd_passes_over_is_told_only_where_it_is_set_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_files_at_once_each_have_their_own_verdict() {
+async fn concurrent_scans_each_get_their_own_verdict() {
     let settings: &[&str] = &["MaxThreads 2", "MaxQueue 4"];
     let clamd = started(Options { settings, ..Options::default() }).await;
     let scanners = both(&clamd);

@@ -1,4 +1,4 @@
-//! The webhook driver's promises, kept towards receivers of every temper.
+//! Tests of the webhook driver with different receivers.
 
 mod answers;
 mod private;
@@ -16,33 +16,36 @@ use wharfinger_engines::webhooks::{Endpoint, Message, Webhook};
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NOW: i64 = 1_800_000_000;
 
-/// Answers every request with the same bytes and then hangs up; keeps what it was sent, head and body.
+/// Answers every request with the same bytes and closes the connection. Stores the requests, with head and body.
 struct Receiver {
     address: SocketAddr,
-    got: Arc<Mutex<Vec<String>>>,
+    received: Arc<Mutex<Vec<String>>>,
 }
 
 impl Receiver {
     async fn answering(answer: &str) -> Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let got: Arc<Mutex<Vec<String>>> = Arc::default();
-        let (seen, answer) = (got.clone(), answer.to_owned());
+        let received: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (requests, answer) = (received.clone(), answer.to_owned());
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                let (mut raw, mut some) = (Vec::new(), [0; 4_096]);
+                let (mut raw, mut buffer) = (Vec::new(), [0; 4_096]);
                 while !is_whole(&raw) {
-                    match stream.read(&mut some).await {
-                        Ok(count) if count > 0 => raw.extend_from_slice(&some[..count]),
+                    match stream.read(&mut buffer).await {
+                        Ok(count) if count > 0 => raw.extend_from_slice(&buffer[..count]),
                         _ => break,
                     }
                 }
-                seen.lock().expect("unharmed").push(String::from_utf8(raw).expect("text"));
+                requests
+                    .lock()
+                    .expect("no thread panics with the lock")
+                    .push(String::from_utf8(raw).expect("text"));
                 let _ = stream.write_all(answer.as_bytes()).await;
                 let _ = stream.shutdown().await;
             }
         });
-        Receiver { address, got }
+        Receiver { address, received }
     }
 
     fn url(&self) -> String {
@@ -53,8 +56,8 @@ impl Receiver {
         webhook(&self.url(), SECRET, true)
     }
 
-    fn got(&self) -> Vec<String> {
-        self.got.lock().expect("unharmed").clone()
+    fn received(&self) -> Vec<String> {
+        self.received.lock().expect("no thread panics with the lock").clone()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a receiver gets is what Standard Webhooks says: id, time and signatures in headers, the body as it was signed.
+//! Messages follow Standard Webhooks: id, time and signatures are headers, and the body is exactly the signed body.
 
 use super::{NOW, Receiver, SECRET, message, webhook};
 
@@ -11,15 +11,15 @@ fn header<'a>(request: &'a str, name: &str) -> &'a str {
         found.eq_ignore_ascii_case(name).then_some(value)
     });
     let value = values.next().unwrap_or_else(|| panic!("{name} in {request}"));
-    assert_eq!(values.next(), None, "{name} once");
+    assert_eq!(values.next(), None, "{name} is sent once");
     value
 }
 
 #[tokio::test]
-async fn a_message_carries_its_id_its_time_and_its_signature() {
+async fn a_message_has_its_id_time_and_signature_as_headers() {
     let receiver = Receiver::answering(OK).await;
     receiver.webhook().send(&message()).await.expect("delivered");
-    let [request] = &receiver.got()[..] else { panic!("one request") };
+    let [request] = &receiver.received()[..] else { panic!("one request") };
     assert!(request.starts_with("POST /hook?token=hush HTTP/1.1\r\n"), "{request}");
     assert_eq!(header(request, "webhook-id"), message().id.to_string());
     assert_eq!(header(request, "webhook-timestamp"), NOW.to_string());
@@ -29,17 +29,17 @@ async fn a_message_carries_its_id_its_time_and_its_signature() {
     let signature = header(request, "webhook-signature");
     // Computed with Python's hmac from the secret, the id, the time and the body.
     assert_eq!(signature, "v1,ajbD84APpT9IZJPwmZztK12D/fiWCKAu2GxOLouaFuQ=");
-    assert!(!request.contains("MfKQ"), "the secret stays here");
+    assert!(!request.contains("MfKQ"), "the secret is not sent");
 }
 
 #[tokio::test]
-async fn while_a_secret_is_replaced_both_sign() {
+async fn during_a_rotation_both_secrets_sign() {
     let receiver = Receiver::answering(OK).await;
     let old = receiver.webhook();
     old.send(&message()).await.expect("delivered");
     let new = format!("whsec_{}", "Ab12".repeat(8));
     webhook(&receiver.url(), &format!("{new} {SECRET}"), true).send(&message()).await.expect("delivered");
-    let [before, during] = &receiver.got()[..] else { panic!("two requests") };
+    let [before, during] = &receiver.received()[..] else { panic!("two requests") };
     let signatures: Vec<&str> = header(during, "webhook-signature").split(' ').collect();
     assert_eq!(signatures.len(), 2);
     assert_eq!(signatures[1], header(before, "webhook-signature"));
