@@ -1,13 +1,13 @@
-//! A real clamd in the scan stage: what it finds, what is too large for it, and what happens while it is away.
+//! A real clamd in the scan stage: infected files, a file that is too large for it, and an outage.
 
 use harness::clamd::{self, Clamd, Options};
 
-use super::{eicar, way};
+use super::{eicar, statuses};
 use crate::oracle;
 use crate::test_app::{Database, TestEnv};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_clamd_finds_is_quarantined_and_the_rest_goes_on() {
+async fn infected_files_are_quarantined_and_clean_files_continue() {
     let clamd = clamd::shared();
     for url in [clamd.tcp_url(), clamd.unix_url()] {
         let env = TestEnv::with_stages(Database::Sqlite, "scan", &[("CLAMD_URL", &url)]);
@@ -30,7 +30,7 @@ async fn what_clamd_finds_is_quarantined_and_the_rest_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_large_for_clamd_fails_and_says_so() {
+async fn a_file_too_large_for_clamd_fails_with_a_reason() {
     let clamd = Clamd::start(Options { stream_bytes_max: 1 << 20, ..Options::default() }).expect("clamd");
     let env = TestEnv::with_stages(Database::Sqlite, "scan", &[("CLAMD_URL", &clamd.tcp_url())]);
     let server = env.start().await;
@@ -42,9 +42,9 @@ async fn what_is_too_large_for_clamd_fails_and_says_so() {
     assert!(failed["error"].as_str().expect("a reason").contains("too large to be scanned"), "{failed}");
 }
 
-/// Neither passed nor failed: it waits, and no attempt is spent however long that takes.
+/// An outage uses no attempts, however long it takes.
 #[tokio::test(flavor = "multi_thread")]
-async fn while_clamd_is_away_nothing_passes_and_nothing_fails() {
+async fn files_wait_while_clamd_is_down() {
     let mut clamd = Clamd::start(Options::default()).expect("clamd");
     let settings = [("CLAMD_URL", clamd.tcp_url())];
     let settings: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -60,7 +60,7 @@ async fn while_clamd_is_away_nothing_passes_and_nothing_fails() {
         }
         env.advance(60_000);
     }
-    assert!(way(&me, &clean).await.len() > 10, "it was tried again and again");
+    assert!(statuses(&me, &clean).await.len() > 10, "the scan was retried");
     clamd.start_again().expect("it starts");
     server.settle().await;
     assert_eq!(me.file(&clean).await["status"], "ready");

@@ -1,17 +1,17 @@
-//! Dead letters: seen by whom they concern, redriven, discarded.
+//! Dead letters: who can see them, redrive and discard.
 
 use serde_json::{Value, json};
 use wharfinger::core::Role;
 
-use super::{told, way};
+use super::{statuses, told};
 use crate::oracle;
 use crate::test_app::{Client, Database, TestApp, TestEnv, on_each_database};
 
-async fn letters(client: &Client<'_>) -> Vec<Value> {
+async fn dead_letters(client: &Client<'_>) -> Vec<Value> {
     client.get("/api/v2/dlq").await.expect(200)["jobs"].as_array().expect("a list").clone()
 }
 
-/// A file whose stage fails for good at a worker's word; answers it and its letter.
+/// A worker reports a permanent failure of a new file. Returns the ids of the file and of its dead letter.
 pub async fn failed(server: &TestApp) -> (String, String) {
     let me = server.me();
     let file = me.enqueue("cargo", b"cargo").await;
@@ -25,7 +25,7 @@ pub async fn failed(server: &TestApp) -> (String, String) {
     (file, job)
 }
 
-async fn a_letter_says_what_happened_to_those_it_concerns(database: Database) {
+async fn a_dead_letter_is_shown_to_its_owner_and_admins(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
     let server = env.start().await;
     let (file, job) = failed(&server).await;
@@ -34,18 +34,18 @@ async fn a_letter_says_what_happened_to_those_it_concerns(database: Database) {
         "attempts": 1, "lastError": "it is encrypted", "diedAt": "2025-06-15T15:06:40.000Z",
     });
     for client in [server.me(), server.as_user("t", "boss", Role::Admin), server.operator()] {
-        assert_eq!(letters(&client).await, std::slice::from_ref(&expected));
+        assert_eq!(dead_letters(&client).await, std::slice::from_ref(&expected));
     }
     for client in [server.as_user("t", "other", Role::User), server.as_user("x", "u", Role::Admin)] {
-        assert_eq!(letters(&client).await, Vec::<Value>::new());
+        assert_eq!(dead_letters(&client).await, Vec::<Value>::new());
         client.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect_problem(404, "not_found");
         client.delete(&format!("/api/v2/dlq/{job}")).await.expect_problem(404, "not_found");
     }
     oracle::catalog_is_sound(&server).await;
 }
 
-/// Every attempt may cost as much as its limits allow: its owner has a few, an admin as many as it takes.
-async fn an_owner_does_not_redrive_without_end(database: Database) {
+/// Each attempt may use resources up to its limits. So an owner has few redrives, and an admin has no limit.
+async fn redrives_of_an_owner_are_limited(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
     let server = env.start().await;
     let (_, job) = failed(&server).await;
@@ -63,12 +63,12 @@ async fn an_owner_does_not_redrive_without_end(database: Database) {
     }
     let problem = server.me().post(&path, json!({})).await.expect_problem(409, "redrive_limit");
     assert!(problem["detail"].as_str().expect("a detail").contains("an admin can"), "{problem}");
-    assert_eq!(letters(&server.me()).await.len(), 1, "it stays where it is");
+    assert_eq!(dead_letters(&server.me()).await.len(), 1, "the dead letter is still there");
     server.as_user("t", "boss", Role::Admin).post(&path, json!({})).await.expect(200);
     oracle::catalog_is_sound(&server).await;
 }
 
-async fn a_letter_is_redriven_and_its_file_finished(database: Database) {
+async fn a_redriven_file_is_finished(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
     let server = env.start().await;
     let (file, job) = failed(&server).await;
@@ -76,7 +76,7 @@ async fn a_letter_is_redriven_and_its_file_finished(database: Database) {
     let answer = me.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect(200);
     assert_eq!(answer, json!({ "fileId": file, "status": "queued" }));
     me.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect_problem(404, "not_found");
-    assert_eq!(letters(&me).await, Vec::<Value>::new());
+    assert_eq!(dead_letters(&me).await, Vec::<Value>::new());
     assert_eq!(me.file(&file).await["error"], Value::Null);
     server.crash().await;
 
@@ -85,15 +85,15 @@ async fn a_letter_is_redriven_and_its_file_finished(database: Database) {
     server.settle().await;
     let me = server.me();
     assert_eq!(
-        way(&me, &file).await.join(" "),
+        statuses(&me, &file).await.join(" "),
         "registered uploaded queued scanning failed queued scanning ready"
     );
-    let kinds: Vec<Value> = told(&me).await.iter().map(|told| told["kind"].clone()).collect();
+    let kinds: Vec<Value> = told(&me).await.iter().map(|notification| notification["kind"].clone()).collect();
     assert!(kinds.contains(&json!("file-failed")) && kinds.contains(&json!("file-ready")), "{kinds:?}");
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_discarded_letter_leaves_its_file_failed(database: Database) {
+async fn a_discarded_dead_letter_leaves_its_file_failed(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
     let server = env.start().await;
     let (file, job) = failed(&server).await;
@@ -107,7 +107,7 @@ async fn a_discarded_letter_leaves_its_file_failed(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn pages_of_letters_join(database: Database) {
+async fn pages_of_dead_letters_contain_each_one_once(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[("PIPELINE_BUILTIN_STAGES", "")]);
     let server = env.start().await;
     let mut all = Vec::new();
@@ -132,9 +132,9 @@ async fn pages_of_letters_join(database: Database) {
 }
 
 on_each_database! {
-    a_letter_says_what_happened_to_those_it_concerns,
-    an_owner_does_not_redrive_without_end,
-    a_letter_is_redriven_and_its_file_finished,
-    a_discarded_letter_leaves_its_file_failed,
-    pages_of_letters_join,
+    a_dead_letter_is_shown_to_its_owner_and_admins,
+    redrives_of_an_owner_are_limited,
+    a_redriven_file_is_finished,
+    a_discarded_dead_letter_leaves_its_file_failed,
+    pages_of_dead_letters_contain_each_one_once,
 }

@@ -1,4 +1,4 @@
-//! What is made of a file is bounded by its size: text and chunks beyond that are left out, and the file says so.
+//! Text, chunks and vectors are limited by the size of the file. The rest is cut, and the file is marked as truncated.
 
 use serde_json::{Value, json};
 use wharfinger::core::Role;
@@ -16,9 +16,9 @@ async fn derived_bytes(env: &TestEnv) -> i64 {
     .await
 }
 
-async fn text_beyond_the_bound_is_cut(database: Database) {
-    let bound = [("DERIVED_MAX_FACTOR", "1"), ("DERIVED_MIN_BYTES", "4000")];
-    let env = TestEnv::with_stages(database, ALL, &bound);
+async fn text_above_the_limit_is_cut(database: Database) {
+    let limits = [("DERIVED_MAX_FACTOR", "1"), ("DERIVED_MIN_BYTES", "4000")];
+    let env = TestEnv::with_stages(database, ALL, &limits);
     let server = env.start().await;
     let me = server.me();
     let text = "Forty crates of coffee were signed for. ".repeat(500);
@@ -30,13 +30,13 @@ async fn text_beyond_the_bound_is_cut(database: Database) {
     assert_eq!((&short_file["status"], &short_file["textTruncated"]), (&json!("ready"), &Value::Null));
     let kept: usize =
         chunks(&me, &long).await.iter().map(|chunk| chunk["text"].as_str().map_or(0, str::len)).sum();
-    assert!(kept > 3_000, "its beginning is kept: {kept}");
+    assert!(kept > 3_000, "the start of the text is kept: {kept}");
     let derived = derived_bytes(&env).await;
     assert!(derived <= text.len() as i64 + 4_000, "{derived} bytes of {}", text.len());
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// A worker outside ends a stage of the next file.
+/// An external worker completes a stage of the next file.
 async fn step(worker: &Client<'_>, stage: &str, output: Value) -> Value {
     let leased = worker.post("/api/v2/workers/lease", json!({ "stages": [stage] })).await.expect(200);
     let job = &leased["jobs"][0];
@@ -45,8 +45,7 @@ async fn step(worker: &Client<'_>, stage: &str, output: Value) -> Value {
     worker.post(&path, body).await.expect(200)
 }
 
-/// Whatever a worker outside brings.
-async fn outputs_of_workers_are_bounded_too(database: Database) {
+async fn outputs_of_external_workers_are_limited_too(database: Database) {
     let env = TestEnv::with_stages(database, ALL, &[("PIPELINE_BUILTIN_STAGES", "")]);
     let server = env.start().await;
     let (me, worker) = (server.me(), server.as_user("ops", "w", Role::Worker));
@@ -66,8 +65,8 @@ async fn outputs_of_workers_are_bounded_too(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Vectors are as long as their worker makes them, and a NUL is kept as a character of three bytes.
-async fn long_vectors_and_strange_characters_count_too(database: Database) {
+/// An external worker chooses the length of its vectors. A NUL is stored as a character of three bytes.
+async fn long_vectors_and_nul_characters_count_too(database: Database) {
     let settings = [("PIPELINE_BUILTIN_STAGES", ""), ("DERIVED_MIN_BYTES", "60000")];
     let env = TestEnv::with_stages(database, ALL, &settings);
     let server = env.start().await;
@@ -88,8 +87,8 @@ async fn long_vectors_and_strange_characters_count_too(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// What every file may have at least is for so many files as fit into the tenant's limit.
-async fn many_small_files_are_bounded_together(database: Database) {
+/// The minimum per file applies only to as many files as fit into the tenant's quota at that size.
+async fn the_derived_data_of_many_small_files_is_limited(database: Database) {
     let stages = [("DEFAULT_TENANT_QUOTA_BYTES", "100000"), ("DERIVED_MIN_BYTES", "20000")];
     let env = TestEnv::with_stages(database, "scan,extract", &stages);
     let server = env.start_but("PIPELINE_BUILTIN_STAGES", "scan").await;
@@ -107,8 +106,8 @@ async fn many_small_files_are_bounded_together(database: Database) {
 }
 
 on_each_database! {
-    text_beyond_the_bound_is_cut,
-    outputs_of_workers_are_bounded_too,
-    long_vectors_and_strange_characters_count_too,
-    many_small_files_are_bounded_together,
+    text_above_the_limit_is_cut,
+    outputs_of_external_workers_are_limited_too,
+    long_vectors_and_nul_characters_count_too,
+    the_derived_data_of_many_small_files_is_limited,
 }

@@ -1,4 +1,4 @@
-//! A folder of real documents through `wharfinger put`, and what each of them becomes.
+//! A folder of real documents is uploaded by `wharfinger put`, and each gets the expected status.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use crate::cli::program::Place;
 
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIME_LIMIT: Duration = Duration::from_secs(240);
 
-/// Those that cannot get through, with a word of the reason that each is to give.
+/// Documents that do not become ready, with their status and a part of the reason.
 const BAD: [(&str, &str, &str); 7] = [
     ("corrupted.pdf", "failed", "corrupted"),
     ("truncated.docx", "failed", "corrupted"),
@@ -35,18 +35,18 @@ impl Reader {
         answer.json().await.expect("JSON")
     }
 
-    /// All files by name, once nothing is in work any more.
+    /// All files by name, when each has its final status.
     async fn settled(&self) -> BTreeMap<String, Value> {
         let started = Instant::now();
         loop {
             let page = self.get("/api/v2/files?limit=1000").await;
             let files = page["files"].as_array().expect("a list").clone();
-            let over =
+            let has_ended =
                 |file: &Value| matches!(file["status"].as_str(), Some("ready" | "failed" | "quarantined"));
-            if files.iter().all(over) {
+            if files.iter().all(has_ended) {
                 return files.into_iter().map(|file| (name(&file), file)).collect();
             }
-            assert!(started.elapsed() < PATIENCE, "some files are stuck: {files:?}");
+            assert!(started.elapsed() < TIME_LIMIT, "some files are stuck: {files:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -57,13 +57,13 @@ fn name(file: &Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_document_ends_as_it_should() {
+async fn every_document_gets_the_expected_status() {
     let place = Place::new();
-    let cargo = place.path().join("cargo");
-    std::fs::create_dir(&cargo).expect("a folder");
-    let wanted = SAMPLES.iter().map(|sample| sample.file).chain(BAD.iter().map(|(file, ..)| *file));
-    for file in wanted {
-        std::fs::copy(documents::folder().join(file), cargo.join(file)).expect("a document");
+    let folder = place.path().join("documents");
+    std::fs::create_dir(&folder).expect("a folder");
+    let names = SAMPLES.iter().map(|sample| sample.file).chain(BAD.iter().map(|(file, ..)| *file));
+    for file in names {
+        std::fs::copy(documents::folder().join(file), folder.join(file)).expect("a document");
     }
     let served = place.serve(&[
         ("PIPELINE_STAGES", "scan,extract,chunk,embed"),
@@ -73,7 +73,7 @@ async fn every_document_ends_as_it_should() {
     ]);
     let token = place.token("t", "u", "user");
     let client = [("WHARFINGER_SERVER", served.url.as_str()), ("WHARFINGER_TOKEN", token.as_str())];
-    place.run_with(&client, &["put", "cargo"]).expect(0);
+    place.run_with(&client, &["put", "documents"]).expect(0);
     let reader = Reader { http: reqwest::Client::new(), url: served.url.clone(), token };
     let files = reader.settled().await;
 
@@ -91,12 +91,12 @@ async fn every_document_ends_as_it_should() {
         let chunks = chunks["chunks"].as_array().expect("a list").clone();
         let text = joined(&chunks);
         for piece in sample.contains {
-            let found = squeezed(&text).contains(&squeezed(piece));
+            let found = with_single_spaces(&text).contains(&with_single_spaces(piece));
             assert!(found, "{piece:?} in {}: {text:?}", sample.file);
         }
     }
-    let told = reader.get("/api/v2/notifications?limit=1000").await;
-    assert_eq!(told["notifications"].as_array().expect("a list").len(), files.len(), "each is told of once");
+    let notifications = reader.get("/api/v2/notifications?limit=1000").await;
+    assert_eq!(notifications["notifications"].as_array().expect("a list").len(), files.len(), "one per file");
     let search = reader
         .http
         .post(format!("{}/api/v2/search", reader.url))
@@ -107,19 +107,19 @@ async fn every_document_ends_as_it_should() {
     served.terminate();
 }
 
-/// The text again, from chunks that overlap.
+/// The text, joined from overlapping chunks.
 fn joined(chunks: &[Value]) -> String {
-    let mut letters: Vec<char> = Vec::new();
+    let mut characters: Vec<char> = Vec::new();
     for chunk in chunks {
         let start = chunk["start"].as_u64().expect("a start") as usize;
-        letters.resize(start.max(letters.len().min(start)), ' ');
-        letters.truncate(start);
-        letters.extend(chunk["text"].as_str().expect("a text").chars());
+        characters.resize(start.max(characters.len().min(start)), ' ');
+        characters.truncate(start);
+        characters.extend(chunk["text"].as_str().expect("a text").chars());
     }
-    letters.into_iter().collect()
+    characters.into_iter().collect()
 }
 
-/// What lies between chunks is space, of which nobody keeps count.
-fn squeezed(text: &str) -> String {
+/// Chunks omit the spaces between them, so the number of spaces is not compared.
+fn with_single_spaces(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

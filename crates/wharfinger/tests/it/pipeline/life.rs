@@ -1,8 +1,8 @@
-//! From confirm to ready, failed or quarantined, by the stages of this program.
+//! The built-in stages: from confirm to ready, failed or quarantined.
 
 use serde_json::json;
 
-use super::{ALL, chunks, eicar, told, until_ready, way};
+use super::{ALL, chunks, eicar, statuses, told, until_ready};
 use crate::oracle;
 use crate::test_app::{Database, TestEnv, on_each_database};
 use wharfinger::core::Role;
@@ -14,15 +14,15 @@ fn text() -> String {
         .collect()
 }
 
-/// An object that the store does not give is its file's trouble: others go on at once, and it goes on when it can.
-async fn one_refused_object_is_no_outage(database: Database) {
+/// A stage must not treat one unreadable object as an outage of the store.
+async fn an_unreadable_object_delays_only_its_file(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[]);
     let server = env.start().await;
     let refused = server.as_user("other", "u", Role::User).enqueue("refused", b"cargo").await;
     let path = env.blob_dir().join(format!("uploads/other/u/{refused}"));
-    let away = env.folder().join("away");
-    std::fs::rename(&path, &away).expect("moved");
-    // Something that cannot be opened as a file, for root neither.
+    let moved = env.folder().join("moved");
+    std::fs::rename(&path, &moved).expect("moved");
+    // A link to itself cannot be opened, not even by root.
     std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
     let fine = server.me().enqueue("fine", b"cargo").await;
     let stop = tokio_util::sync::CancellationToken::new();
@@ -34,13 +34,13 @@ async fn one_refused_object_is_no_outage(database: Database) {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     assert_eq!(other.file(&refused).await["status"], "queued");
-    // The stage does not rest: what comes now is worked on without the clock moving on.
+    // The stage does not pause: a new file is processed although the clock does not move.
     let next = me.enqueue("next", b"cargo").await;
     while me.file(&next).await["status"] != "ready" {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     std::fs::remove_file(&path).expect("removed");
-    std::fs::rename(&away, &path).expect("it is back");
+    std::fs::rename(&moved, &path).expect("restored");
     env.advance(41_000);
     while other.file(&refused).await["status"] != "ready" {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -50,20 +50,20 @@ async fn one_refused_object_is_no_outage(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// A copy that finds no room is its file's trouble, as long as small ones find it; a disk that takes nothing is an outage.
-async fn a_file_that_is_too_large_for_the_disk_waits_alone(database: Database) {
+/// A copy that does not fit delays only its file, as long as small copies fit. A disk without any space is an outage.
+async fn a_file_too_large_for_the_disk_delays_no_other_file(database: Database) {
     let env = TestEnv::with_stages(database, "extract", &[]);
     let server = env.start().await;
     let (me, other) = (server.me(), server.as_user("other", "u", Role::User));
     let large = other.enqueue("large.txt", b"cargo").await;
-    // Where its copy will be: something that takes no byte.
+    // `/dev/full` at the path of its copy accepts no byte.
     let copy = env.texts("SELECT id || '-' || CAST(lease_token + 1 AS TEXT) FROM jobs").await.remove(0);
     let copies = env.data_dir().join("extracting");
     std::fs::create_dir_all(&copies).expect("a folder");
     std::os::unix::fs::symlink("/dev/full", copies.join(copy)).expect("a link");
     let stop = tokio_util::sync::CancellationToken::new();
     let working = tokio::spawn(wharfinger::pipeline::run::work(server.app.pipeline.clone(), stop.clone()));
-    let put_off = async |files: i64| {
+    let until_postponed = async |files: i64| {
         let refusals = "SELECT COUNT(*) FROM jobs WHERE put_off_since IS NOT NULL AND attempts = 0";
         for _ in 0..4_000 {
             if env.scalar(refusals).await == files {
@@ -71,21 +71,21 @@ async fn a_file_that_is_too_large_for_the_disk_waits_alone(database: Database) {
             }
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
-        panic!("not {files} files are put off");
+        panic!("expected {files} postponed files");
     };
-    put_off(1).await;
+    until_postponed(1).await;
     let fine = me.enqueue("fine.txt", b"cargo").await;
     until_ready(&me, &fine).await;
     assert_eq!(other.file(&large).await["status"], "queued");
 
-    std::fs::remove_dir_all(&copies).expect("the folder goes");
-    std::fs::write(&copies, b"in the way").expect("a file in its place");
+    std::fs::remove_dir_all(&copies).expect("the folder is removed");
+    std::fs::write(&copies, b"in the statuses").expect("a file in its place");
     let first = me.enqueue("first.txt", b"cargo").await;
-    put_off(2).await;
+    until_postponed(2).await;
     let second = me.enqueue("second.txt", b"cargo").await;
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    assert!(!way(&me, &second).await.contains(&"extracting".to_owned()), "the stage rests");
-    std::fs::remove_file(&copies).expect("the file goes");
+    assert!(!statuses(&me, &second).await.contains(&"extracting".to_owned()), "the stage pauses");
+    std::fs::remove_file(&copies).expect("the file is removed");
     env.advance(61_000);
     for (client, file) in [(&me, &first), (&me, &second), (&other, &large)] {
         until_ready(client, file).await;
@@ -110,26 +110,29 @@ async fn a_text_becomes_ready_with_chunks_and_vectors(database: Database) {
     assert!(ready["readyAt"].is_string());
     let expected =
         "registered uploaded queued scanning queued extracting queued chunking queued embedding ready";
-    assert_eq!(way(&me, &file).await.join(" "), expected);
-    let letters: Vec<char> = text.chars().collect();
+    assert_eq!(statuses(&me, &file).await.join(" "), expected);
+    let characters: Vec<char> = text.chars().collect();
     let chunks = chunks(&me, &file).await;
     assert!(chunks.len() > 10, "{} chunks", chunks.len());
     let mut covered = 0;
     for (n, chunk) in chunks.iter().enumerate() {
         assert_eq!(chunk["ordinal"], n);
-        let place = |name: &str| chunk[name].as_u64().expect("a number") as usize;
-        let (start, end) = (place("start"), place("end"));
-        assert_eq!(chunk["text"], letters[start..end].iter().collect::<String>());
+        let offset = |name: &str| chunk[name].as_u64().expect("a number") as usize;
+        let (start, end) = (offset("start"), offset("end"));
+        assert_eq!(chunk["text"], characters[start..end].iter().collect::<String>());
         assert!(end - start <= 200);
-        let between: String = letters[covered.min(start)..start].iter().collect();
-        assert_eq!(between.trim(), "", "nothing but space lies between chunks");
+        let between: String = characters[covered.min(start)..start].iter().collect();
+        assert_eq!(between.trim(), "", "only spaces are between chunks");
         covered = covered.max(end);
     }
-    assert_eq!(letters[covered..].iter().collect::<String>().trim(), "");
+    assert_eq!(characters[covered..].iter().collect::<String>().trim(), "");
     let vectors = env.scalar("SELECT CAST(COUNT(*) AS BIGINT) FROM chunks WHERE vector IS NOT NULL").await;
     assert_eq!(vectors as usize, chunks.len());
-    let told = told(&me).await;
-    assert_eq!((told.len(), &told[0]["kind"], &told[0]["fileId"]), (1, &json!("file-ready"), &json!(file)));
+    let notifications = told(&me).await;
+    assert_eq!(
+        (notifications.len(), &notifications[0]["kind"], &notifications[0]["fileId"]),
+        (1, &json!("file-ready"), &json!(file))
+    );
     me.get(&format!("/api/v2/files/{file}/download")).await.expect(302);
     oracle::all_is_healed(&env, &server).await;
 
@@ -141,7 +144,7 @@ async fn a_text_becomes_ready_with_chunks_and_vectors(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn what_is_infected_is_out_of_reach(database: Database) {
+async fn an_infected_file_cannot_be_downloaded(database: Database) {
     let env = TestEnv::with_stages(database, ALL, &[]);
     let server = env.start().await;
     let me = server.me();
@@ -151,19 +154,19 @@ async fn what_is_infected_is_out_of_reach(database: Database) {
     assert_eq!(found["status"], "quarantined");
     assert!(found["error"].as_str().expect("a reason").contains("infected"), "{found}");
     me.get(&format!("/api/v2/files/{file}/download")).await.expect_problem(409, "not_ready");
-    let told = told(&me).await;
-    assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("file-quarantined")));
-    assert!(told[0]["data"]["reason"].as_str().expect("a reason").contains("infected"));
+    let notifications = told(&me).await;
+    assert_eq!((notifications.len(), &notifications[0]["kind"]), (1, &json!("file-quarantined")));
+    assert!(notifications[0]["data"]["reason"].as_str().expect("a reason").contains("infected"));
     assert_eq!(me.get("/api/v2/dlq").await.expect(200)["jobs"], json!([]));
     oracle::catalog_is_sound(&server).await;
-    // The bytes are kept for whoever looks into it, and go when its owner says so.
+    // The bytes are kept for analysis until the owner deletes the file.
     assert_eq!(oracle::stored(&env, &server).await.len(), 1);
     me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn what_has_no_text_fails_at_once_and_says_why(database: Database) {
+async fn a_file_without_text_fails_at_once_with_a_reason(database: Database) {
     let env = TestEnv::with_stages(database, ALL, &[]);
     let server = env.start().await;
     let me = server.me();
@@ -175,19 +178,19 @@ async fn what_has_no_text_fails_at_once_and_says_why(database: Database) {
     assert_eq!(failed["status"], "failed", "{failed}");
     let why = failed["error"].as_str().expect("a reason");
     assert!(why.starts_with("not supported") && why.contains("PNG"), "{why}");
-    let told = told(&me).await;
-    assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("file-failed")));
-    assert_eq!(told[0]["data"]["reason"], why);
-    let letters = me.get("/api/v2/dlq").await.expect(200);
-    assert_eq!(letters["jobs"][0]["fileId"], file.as_str());
+    let notifications = told(&me).await;
+    assert_eq!((notifications.len(), &notifications[0]["kind"]), (1, &json!("file-failed")));
+    assert_eq!(notifications[0]["data"]["reason"], why);
+    let dead_letters = me.get("/api/v2/dlq").await.expect(200);
+    assert_eq!(dead_letters["jobs"][0]["fileId"], file.as_str());
     assert_eq!(
-        (&letters["jobs"][0]["stage"], &letters["jobs"][0]["attempts"]),
+        (&dead_letters["jobs"][0]["stage"], &dead_letters["jobs"][0]["attempts"]),
         (&json!("extract"), &json!(1))
     );
     oracle::catalog_is_sound(&server).await;
 }
 
-async fn a_file_that_is_deleted_meanwhile_is_worked_on_no_more(database: Database) {
+async fn a_deleted_file_is_not_processed(database: Database) {
     let env = TestEnv::with_stages(database, ALL, &[]);
     let server = env.start().await;
     let me = server.me();
@@ -199,7 +202,7 @@ async fn a_file_that_is_deleted_meanwhile_is_worked_on_no_more(database: Databas
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn bytes_that_were_changed_are_not_worked_on(database: Database) {
+async fn changed_and_missing_bytes_are_not_processed(database: Database) {
     let env = TestEnv::with_stages(database, ALL, &[]);
     let server = env.start().await;
     let me = server.me();
@@ -212,15 +215,15 @@ async fn bytes_that_were_changed_are_not_worked_on(database: Database) {
     assert_eq!(found["status"], "quarantined", "{found}");
     assert!(found["error"].as_str().expect("a reason").contains("changed"), "{found}");
 
-    let gone = me.enqueue("kai.txt", text().as_bytes()).await;
-    std::fs::remove_file(env.blob_dir().join(format!("uploads/t/u/{gone}"))).expect("removed");
+    let missing = me.enqueue("kai.txt", text().as_bytes()).await;
+    std::fs::remove_file(env.blob_dir().join(format!("uploads/t/u/{missing}"))).expect("removed");
     server.settle().await;
-    let found = me.file(&gone).await;
+    let found = me.file(&missing).await;
     assert_eq!(found["status"], "failed", "{found}");
     oracle::catalog_is_sound(&server).await;
 }
 
-async fn a_file_keeps_the_stages_it_was_confirmed_under(database: Database) {
+async fn a_file_keeps_the_stages_it_was_confirmed_with(database: Database) {
     let env = TestEnv::with_stages(database, "scan", &[]);
     let server = env.start().await;
     let file = server.me().enqueue("kai.txt", text().as_bytes()).await;
@@ -228,12 +231,12 @@ async fn a_file_keeps_the_stages_it_was_confirmed_under(database: Database) {
     let env = env.also(&[("PIPELINE_STAGES", "extract")]);
     let server = env.start().await;
     server.settle().await;
-    assert_eq!(way(&server.me(), &file).await.join(" "), "registered uploaded queued scanning ready");
+    assert_eq!(statuses(&server.me(), &file).await.join(" "), "registered uploaded queued scanning ready");
 }
 
-/// A text of several parts: read, cut and embedded piece by piece.
+/// The stages read, split and embed the text part by part.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_text_is_kept_in_parts() {
+async fn a_long_text_is_stored_in_parts() {
     let env = TestEnv::with_stages(Database::Sqlite, ALL, &[("CHUNK_SIZE", "4000"), ("CHUNK_OVERLAP", "0")]);
     let server = env.start().await;
     let me = server.me();
@@ -249,12 +252,12 @@ async fn a_long_text_is_kept_in_parts() {
 }
 
 on_each_database! {
-    one_refused_object_is_no_outage,
-    a_file_that_is_too_large_for_the_disk_waits_alone,
+    an_unreadable_object_delays_only_its_file,
+    a_file_too_large_for_the_disk_delays_no_other_file,
     a_text_becomes_ready_with_chunks_and_vectors,
-    what_is_infected_is_out_of_reach,
-    what_has_no_text_fails_at_once_and_says_why,
-    a_file_that_is_deleted_meanwhile_is_worked_on_no_more,
-    bytes_that_were_changed_are_not_worked_on,
-    a_file_keeps_the_stages_it_was_confirmed_under,
+    an_infected_file_cannot_be_downloaded,
+    a_file_without_text_fails_at_once_with_a_reason,
+    a_deleted_file_is_not_processed,
+    changed_and_missing_bytes_are_not_processed,
+    a_file_keeps_the_stages_it_was_confirmed_with,
 }

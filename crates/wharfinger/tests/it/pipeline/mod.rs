@@ -1,4 +1,4 @@
-//! Confirmed files on their way through the stages.
+//! The pipeline: confirmed files and their stages.
 
 mod clamd;
 pub mod dead_letters;
@@ -20,7 +20,7 @@ use crate::test_app::Client;
 
 const ALL: &str = "scan,extract,chunk,embed";
 
-/// The string that every scanner knows, put together so that none takes this source for it.
+/// The EICAR test string, split so that scanners do not detect this source file.
 fn eicar() -> Vec<u8> {
     ["X5O!P%@AP[4\\PZX54(P^)7CC)7}$", "EICAR-STANDARD-ANTIVIRUS", "-TEST-FILE!$H+H*"].concat().into_bytes()
 }
@@ -39,7 +39,7 @@ async fn chunks(me: &Client<'_>, file: &str) -> Vec<Value> {
     }
 }
 
-/// Waits for those who work meanwhile.
+/// Waits until a running worker has finished the file.
 async fn until_ready(client: &Client<'_>, file: &str) {
     for _ in 0..4_000 {
         if client.file(file).await["status"] == "ready" {
@@ -47,17 +47,18 @@ async fn until_ready(client: &Client<'_>, file: &str) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("it does not get on: {}", client.file(file).await);
+    panic!("the file is not ready: {}", client.file(file).await);
 }
 
-/// The steps of a file's history.
-pub async fn way(me: &Client<'_>, file: &str) -> Vec<String> {
+/// The statuses in the history of a file.
+async fn statuses(me: &Client<'_>, file: &str) -> Vec<String> {
     let history = me.get(&format!("/api/v2/files/{file}/history")).await.expect(200);
     let events = history["events"].as_array().expect("a list");
     events.iter().map(|event| event["to"].as_str().expect("a status").to_owned()).collect()
 }
 
+/// The notifications of a user.
 pub async fn told(me: &Client<'_>) -> Vec<Value> {
-    let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
-    told["notifications"].as_array().expect("a list").clone()
+    let page = me.get("/api/v2/notifications?limit=1000").await.expect(200);
+    page["notifications"].as_array().expect("a list").clone()
 }

@@ -1,4 +1,4 @@
-//! The example worker of the docs, in Python and nothing else: it takes files through every stage.
+//! The example worker of the docs uses only standard Python, and processes files through every stage.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use wharfinger::core::Role;
 
 const WORKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/worker.py");
 
-async fn a_worker_in_python_takes_files_through_all_stages(database: Database) {
+async fn the_python_worker_processes_files_through_all_stages(database: Database) {
     let env = TestEnv::with_stages(database, ALL, &[("PIPELINE_BUILTIN_STAGES", "")]);
     let server = env.start().await;
     let me = server.me();
@@ -42,8 +42,8 @@ async fn a_worker_in_python_takes_files_through_all_stages(database: Database) {
     assert_eq!(chunks(&me, &long).await.len(), 18_000);
     let hits =
         me.post("/api/v2/search", serde_json::json!({ "query": "Kaffee", "limit": 1 })).await.expect(200);
-    assert_eq!(hits["hits"], serde_json::json!([]), "vectors of another make are not compared");
+    assert_eq!(hits["hits"], serde_json::json!([]), "vectors of another model are not compared");
     oracle::catalog_is_sound(&server).await;
 }
 
-on_each_database! { a_worker_in_python_takes_files_through_all_stages }
+on_each_database! { the_python_worker_processes_files_through_all_stages }

@@ -1,4 +1,4 @@
-//! Search in one's own chunks, compared here or by pgvector: the same is found.
+//! Search in the user's own chunks, with and without pgvector. Both give the same answers.
 
 use serde_json::{Value, json};
 use wharfinger::core::Role;
@@ -8,7 +8,7 @@ use crate::cli::program::Place;
 use crate::test_app::{Client, Database, TestApp, TestEnv, on_each_database};
 
 const SMALL_CHUNKS: [(&str, &str); 2] = [("CHUNK_SIZE", "60"), ("CHUNK_OVERLAP", "0")];
-/// How many vectors there are that the database does not compare.
+/// Counts the vectors that pgvector does not compare.
 const NOT_COPIED: &str = "SELECT COUNT(*) FROM chunks WHERE vector IS NOT NULL AND embedding IS NULL";
 
 async fn found(client: &Client<'_>, query: &str, limit: usize) -> Vec<Value> {
@@ -16,7 +16,7 @@ async fn found(client: &Client<'_>, query: &str, limit: usize) -> Vec<Value> {
     answer["hits"].as_array().expect("a list").clone()
 }
 
-async fn the_best_of_ones_own_is_found(database: Database) {
+async fn the_best_own_chunk_is_found(database: Database) {
     let env = TestEnv::with_stages(database, ALL, &SMALL_CHUNKS);
     let server = env.start().await;
     let me = server.me();
@@ -34,24 +34,24 @@ async fn the_best_of_ones_own_is_found(database: Database) {
     assert_eq!(hits[0]["ordinal"], 0);
     let scores: Vec<f64> = hits.iter().map(|hit| hit["score"].as_f64().expect("a score")).collect();
     assert!(scores.is_sorted_by(|one, other| one >= other) && scores[0] <= 1.000_01, "{scores:?}");
-    assert!(hits.iter().all(|hit| hit["fileId"] != theirs.as_str()), "another's chunk: {hits:?}");
-    let namesake = server.as_user("another-tenant", "u", Role::User);
-    assert_eq!(found(&namesake, "coffee from Santos", 5).await, Vec::<Value>::new());
+    assert!(hits.iter().all(|hit| hit["fileId"] != theirs.as_str()), "a chunk of another user: {hits:?}");
+    let same_name = server.as_user("another-tenant", "u", Role::User);
+    assert_eq!(found(&same_name, "coffee from Santos", 5).await, Vec::<Value>::new());
     assert_eq!(found(&other, "coffee from Santos", 5).await.len(), 1);
     assert_eq!(found(&me, "coffee from Santos", 1).await.len(), 1);
     assert_eq!(found(&me, "crane repaired", 1).await[0]["ordinal"], 1);
-    // Also who may see everything finds their own.
+    // An operator may read all files, but finds only its own.
     assert_eq!(found(&server.operator(), "coffee from Santos", 5).await, Vec::<Value>::new());
 
     me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     assert!(found(&me, "coffee from Santos", 5).await.iter().all(|hit| hit["fileId"] != file.as_str()));
 }
 
-const CARGOES: [&str; 6] = ["Coffee", "Tea", "Cocoa", "Pepper", "Copper", "Timber"];
+const GOODS: [&str; 6] = ["Coffee", "Tea", "Cocoa", "Pepper", "Copper", "Timber"];
 
-/// Files whose chunks differ, some of which are the same text twice; one is older than the other, as ties are broken so.
-async fn enqueue_ledgers(env: &TestEnv, me: &Client<'_>) {
-    for (n, cargo) in CARGOES.into_iter().enumerate() {
+/// Files with different chunks and some equal ones. Each file has another age, because equal scores are ordered by age.
+async fn enqueue_files(env: &TestEnv, me: &Client<'_>) {
+    for (n, cargo) in GOODS.into_iter().enumerate() {
         let lines: Vec<String> = (0..8)
             .map(|line| format!("{cargo} lies in warehouse {} since day {}.", line % 5, n * line % 7))
             .collect();
@@ -60,7 +60,7 @@ async fn enqueue_ledgers(env: &TestEnv, me: &Client<'_>) {
     }
 }
 
-/// Answers to some questions, without the ids of files.
+/// The hits of some queries, without file ids.
 async fn answers(me: &Client<'_>) -> Vec<Value> {
     let mut answers = Vec::new();
     for query in ["coffee", "warehouse 3", "tea since day 5", "timber lies in warehouse", "nothing of this"] {
@@ -74,11 +74,11 @@ async fn answers(me: &Client<'_>) -> Vec<Value> {
     answers
 }
 
-/// The database brings the one that is nearest, and not all for this process to compare.
+/// The database returns only the nearest vector. Without pgvector, this process would read all vectors.
 async fn is_compared_by_the_database(server: &TestApp) {
     let scope = wharfinger_catalog::Scope::All;
-    let wanted = server.app.pipeline.embedder.embed(vec!["coffee".into()]).await.expect("a vector").remove(0);
-    let mut candidates = server.app.core.catalog.candidates(scope, &wanted, 1);
+    let query = server.app.pipeline.embedder.embed(vec!["coffee".into()]).await.expect("a vector").remove(0);
+    let mut candidates = server.app.core.catalog.candidates(scope, &query, 1);
     let mut seen = 0;
     while let Some(page) = candidates.next_page().await.expect("read") {
         seen += page.len();
@@ -87,12 +87,12 @@ async fn is_compared_by_the_database(server: &TestApp) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_and_without_pgvector_the_answers_are_the_same() {
+async fn answers_are_the_same_with_and_without_pgvector() {
     let mut all = Vec::new();
     for database in [Database::Sqlite, Database::Postgres, Database::Pgvector] {
         let env = TestEnv::with_stages(database, ALL, &SMALL_CHUNKS);
         let server = env.start().await;
-        enqueue_ledgers(&env, &server.me()).await;
+        enqueue_files(&env, &server.me()).await;
         server.settle().await;
         all.push(answers(&server.me()).await);
         if database == Database::Pgvector {
@@ -106,16 +106,16 @@ async fn with_and_without_pgvector_the_answers_are_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pgvector_comes_and_goes() {
+async fn pgvector_can_be_installed_and_removed() {
     let env = TestEnv::with_stages(Database::Pgvector, ALL, &SMALL_CHUNKS);
     env.execute("DROP EXTENSION vector").await;
     let server = env.start().await;
-    enqueue_ledgers(&env, &server.me()).await;
+    enqueue_files(&env, &server.me()).await;
     server.settle().await;
     let expected = answers(&server.me()).await;
 
     env.execute("CREATE EXTENSION vector").await;
-    assert_eq!(answers(&server.me()).await, expected, "who runs already does without");
+    assert_eq!(answers(&server.me()).await, expected, "a running server does not use it yet");
     server.crash().await;
     let server = env.start().await;
     assert_eq!(env.scalar(NOT_COPIED).await, 48);
@@ -126,7 +126,7 @@ async fn pgvector_comes_and_goes() {
     assert_eq!(answers(&server.me()).await, expected, "found by the database");
 
     env.execute("DROP EXTENSION vector CASCADE").await;
-    assert_eq!(answers(&server.me()).await, expected, "found when it goes from under the server");
+    assert_eq!(answers(&server.me()).await, expected, "found after the extension was dropped");
     let late = server.me().enqueue("late.txt", b"Amber lies in warehouse nine.").await;
     server.settle().await;
     assert_eq!(found(&server.me(), "amber", 1).await[0]["fileId"], late.as_str());
@@ -135,9 +135,9 @@ async fn pgvector_comes_and_goes() {
     assert_eq!(found(&server.me(), "amber", 1).await[0]["fileId"], late.as_str());
 }
 
-/// What an outside worker brings may be shorter, longer, without a direction, or too long for pgvector.
+/// Vectors of an external worker can be shorter, longer, all zeros, or too long for pgvector.
 #[tokio::test(flavor = "multi_thread")]
-async fn another_models_vectors_are_no_trouble_to_pgvector() {
+async fn vectors_of_other_models_do_not_break_pgvector() {
     let builtin = ("PIPELINE_BUILTIN_STAGES", "scan,extract,chunk");
     let env = TestEnv::with_stages(Database::Pgvector, ALL, &[builtin]);
     let server = env.start().await;
@@ -154,7 +154,7 @@ async fn another_models_vectors_are_no_trouble_to_pgvector() {
         worker.post(&path, output).await.expect(200);
         assert_eq!(server.me().file(&file).await["status"], "ready");
     }
-    assert_eq!(env.scalar(NOT_COPIED).await, 1, "of those only the last is too long");
+    assert_eq!(env.scalar(NOT_COPIED).await, 1, "only the last vector is too long");
     drop(worker);
     server.crash().await;
 
@@ -174,30 +174,30 @@ async fn doctor_says_where_search_runs() {
         ("WHARFINGER_JWT_SECRET", "0123456789abcdef0123456789abcdef"),
     ];
     let place = Place::new();
-    let said = || {
+    let detail = || {
         let report = place.run_with(&environment, &["doctor", "--json"]).json().remove(0);
         let checks = report["checks"].as_array().expect("a list").clone();
-        let search = checks.into_iter().find(|check| check["check"] == "search").expect("a word on search");
+        let search = checks.into_iter().find(|check| check["check"] == "search").expect("a check of search");
         search["detail"].as_str().expect("a text").to_owned()
     };
     place.run_with(&environment, &["migrate"]).expect(0);
-    assert!(said().contains("no pgvector"), "{}", said());
+    assert!(detail().contains("no pgvector"), "{}", detail());
     server.psql(&url, "CREATE EXTENSION vector").expect("pgvector");
-    assert!(said().contains("for the next start to use"), "{}", said());
+    assert!(detail().contains("for the next start to use"), "{}", detail());
     place.run_with(&environment, &["migrate"]).expect(0);
-    assert!(said().starts_with("in the database (pgvector "), "{}", said());
+    assert!(detail().starts_with("in the database (pgvector "), "{}", detail());
     let row = "INSERT INTO chunks (file_id, ordinal, text, start_char, end_char, vector) VALUES ('f', 0, '', 0, 0, '\\x0000')";
     server.psql(&url, row).expect("a chunk");
-    assert!(said().contains("1 vectors"), "{}", said());
+    assert!(detail().contains("1 vectors"), "{}", detail());
 }
 
-on_each_database! { the_best_of_ones_own_is_found }
+on_each_database! { the_best_own_chunk_is_found }
 
 mod pgvector {
     use crate::test_app::Database;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn the_best_of_ones_own_is_found() {
-        super::the_best_of_ones_own_is_found(Database::Pgvector).await;
+    async fn the_best_own_chunk_is_found() {
+        super::the_best_own_chunk_is_found(Database::Pgvector).await;
     }
 }

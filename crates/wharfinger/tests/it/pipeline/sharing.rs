@@ -1,4 +1,4 @@
-//! How one worker divides its places: between tenants, and between files that killed their workers and all others.
+//! How one worker shares its slots: between tenants, and between files that lost their workers and other files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,9 +12,9 @@ use wharfinger::core::Role;
 use super::until_ready;
 use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 
-const HELD: &[u8] = b"This one takes long.";
+const SLOW: &[u8] = b"This one takes long.";
 
-/// Speaks as clamd does, and answers for each file that is `HELD` when it is told to.
+/// A fake clamd. It answers for files that contain `SLOW` only after `answers` is cancelled.
 #[derive(Clone)]
 struct SlowScanner {
     url: String,
@@ -38,14 +38,14 @@ impl SlowScanner {
 
     async fn scan(self, mut stream: TcpStream) {
         let mut bytes = Vec::new();
-        // A piece without bytes is the last one.
+        // A chunk without bytes is the last one.
         while !bytes.ends_with(&[0; 4]) {
             if stream.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
                 continue;
             }
             return;
         }
-        if bytes.windows(HELD.len()).any(|some| some == HELD) {
+        if bytes.windows(SLOW.len()).any(|some| some == SLOW) {
             self.held.fetch_add(1, Ordering::SeqCst);
             self.answers.cancelled().await;
         }
@@ -59,11 +59,11 @@ impl SlowScanner {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("{} files are held, and not {files}", self.held.load(Ordering::SeqCst));
+        panic!("{} files are held, expected {files}", self.held.load(Ordering::SeqCst));
     }
 }
 
-/// A env with two places, and leases that outlast the minutes of these tests.
+/// Two slots, and leases that are longer than these tests.
 fn env(database: Database, scanner: &SlowScanner) -> TestEnv {
     let settings = [
         ("CLAMD_URL", scanner.url.as_str()),
@@ -78,16 +78,16 @@ fn working(server: &TestApp, stop: &CancellationToken) -> tokio::task::JoinHandl
     tokio::spawn(wharfinger::pipeline::run::work(server.app.pipeline.clone(), stop.clone()))
 }
 
-/// One tenant's files hold all places: another's file does not wait for them, and the place that is kept for others is
-/// not given to the first tenant's next file.
-async fn a_tenant_without_a_place_gets_one(database: Database) {
+/// The files of one tenant use all slots. The file of another tenant does not wait for them, and the slot for other
+/// tenants is not given to the next file of the first tenant.
+async fn a_tenant_without_a_slot_gets_one(database: Database) {
     let scanner = SlowScanner::start().await;
     let env = env(database, &scanner);
     let server = env.start().await;
     let (large, small) = (server.as_user("large", "u", Role::User), server.as_user("small", "u", Role::User));
     let mut held = Vec::new();
     for n in 0..4 {
-        held.push(large.enqueue(&format!("held-{n}"), HELD).await);
+        held.push(large.enqueue(&format!("held-{n}"), SLOW).await);
     }
     let stop = CancellationToken::new();
     let working = working(&server, &stop);
@@ -105,14 +105,14 @@ async fn a_tenant_without_a_place_gets_one(database: Database) {
     working.await.expect("it ends");
 }
 
-/// A file that has lost two workers runs alone: nothing starts beside it that could cost it its last chance, and no
-/// longer than a minute.
-async fn a_last_chance_has_no_neighbours_for_a_minute(database: Database) {
+/// A file that has lost two workers runs alone, because another file could crash the worker in its last attempt. This
+/// ends after a minute.
+async fn a_last_attempt_runs_alone_for_a_minute(database: Database) {
     let scanner = SlowScanner::start().await;
     let env = env(database, &scanner);
     let server = env.start().await;
     let (one, other) = (server.as_user("one", "u", Role::User), server.as_user("other", "u", Role::User));
-    let last = one.enqueue("last", HELD).await;
+    let last = one.enqueue("last", SLOW).await;
     env.execute("UPDATE jobs SET lost_leases = 2").await;
     let stop = CancellationToken::new();
     let working = working(&server, &stop);
@@ -133,6 +133,6 @@ async fn a_last_chance_has_no_neighbours_for_a_minute(database: Database) {
 }
 
 on_each_database! {
-    a_tenant_without_a_place_gets_one,
-    a_last_chance_has_no_neighbours_for_a_minute,
+    a_tenant_without_a_slot_gets_one,
+    a_last_attempt_runs_alone_for_a_minute,
 }

@@ -1,4 +1,4 @@
-//! Rows that a stage cannot do without and cannot read: their file waits, and nothing else does.
+//! Unreadable rows that a stage needs: their file waits, and other files continue.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use wharfinger::core::Role;
 use super::until_ready;
 use crate::test_app::{Database, TestEnv, on_each_database};
 
-/// One tenant's file is damaged when it has the stages of `before` behind it: what comes next ends as the file's own
-/// trouble, and another tenant's file goes through all stages without the clock moving on.
+/// Damages the file of one tenant after the stages in `before`. The next stage delays only this file. The file of
+/// another tenant passes all stages, although the clock does not move.
 async fn only_the_damaged_file_waits(
     database: Database,
     before: &str,
@@ -33,8 +33,8 @@ async fn only_the_damaged_file_waits(
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let fine = server.me().enqueue("fine.txt", b"The tide goes out.").await;
-    until_ready(&server.me(), &fine).await;
+    let other_file = server.me().enqueue("other.txt", b"The tide goes out.").await;
+    until_ready(&server.me(), &other_file).await;
     let other = server.as_user("other", "u", Role::User);
     assert_eq!(other.file(&bad).await["status"], "queued");
     let listed = env.texts("SELECT table_name || ' ' || row_id FROM unreadable_rows").await;
@@ -43,26 +43,26 @@ async fn only_the_damaged_file_waits(
     working.await.expect("it ends");
 }
 
-async fn one_unreadable_text_holds_up_no_other_file(database: Database) {
+async fn an_unreadable_text_blocks_no_other_file(database: Database) {
     let damage = "UPDATE text_parts SET key = '../x'";
     only_the_damaged_file_waits(database, "extract", damage, Some("text_parts")).await;
 }
 
-/// It is found when the stage ends, and nothing but that file's end is not written.
-async fn one_unreadable_object_holds_up_no_other_file(database: Database) {
+/// It is found when the stage ends. Only the result of this file is not stored.
+async fn an_unreadable_object_blocks_no_other_file(database: Database) {
     let damage = "INSERT INTO objects (key, file_id, kind, created_at, made_by) \
                   SELECT '../x', id, 'derived', 0, 'an earlier attempt' FROM files";
     only_the_damaged_file_waits(database, "embed", damage, None).await;
 }
 
-/// PostgreSQL keeps texts out of columns of numbers.
+/// Only SQLite: PostgreSQL refuses a text in a column of numbers.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_unreadable_chunk_holds_up_no_other_file() {
+async fn an_unreadable_chunk_blocks_no_other_file() {
     let damage = "UPDATE chunks SET ordinal = 'x'";
     only_the_damaged_file_waits(Database::Sqlite, "extract,chunk", damage, Some("chunks")).await;
 }
 
 on_each_database! {
-    one_unreadable_text_holds_up_no_other_file,
-    one_unreadable_object_holds_up_no_other_file,
+    an_unreadable_text_blocks_no_other_file,
+    an_unreadable_object_blocks_no_other_file,
 }

@@ -1,4 +1,4 @@
-//! Workers in any language: the calls of a lease, and what a lost one can do.
+//! External workers: the calls of a lease, and calls after a lease is lost.
 
 use serde_json::{Value, json};
 use wharfinger::auth::LeaseScope;
@@ -7,11 +7,11 @@ use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::stage::Stage;
 
-use super::{ALL, chunks, way};
+use super::{ALL, chunks, statuses};
 use crate::oracle;
 use crate::test_app::{Client, Database, TestApp, TestEnv, caller, on_each_database};
 
-const OUTSIDE: [(&str, &str); 1] = [("PIPELINE_BUILTIN_STAGES", "")];
+const EXTERNAL: [(&str, &str); 1] = [("PIPELINE_BUILTIN_STAGES", "")];
 
 fn worker(server: &TestApp) -> Client<'_> {
     server.as_user("ops", "w", Role::Worker)
@@ -34,13 +34,13 @@ async fn complete(worker: &Client<'_>, job: &Value, output: Value) -> Value {
     call(worker, job, "complete", json!({ "output": output })).await.expect(200)
 }
 
-async fn a_worker_takes_a_file_through_all_stages(database: Database) {
-    let env = TestEnv::with_stages(database, ALL, &OUTSIDE);
+async fn an_external_worker_processes_a_file_through_all_stages(database: Database) {
+    let env = TestEnv::with_stages(database, ALL, &EXTERNAL);
     let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("kai.txt", b"Kai eins. Kai zwei.").await;
     server.settle().await;
-    assert_eq!(me.file(&file).await["status"], "queued", "nobody here works on it");
+    assert_eq!(me.file(&file).await["status"], "queued", "no built-in stage processes it");
     assert_eq!(lease(&worker, "extract").await, None);
 
     let scan = lease(&worker, "scan").await.expect("a job");
@@ -73,9 +73,9 @@ async fn a_worker_takes_a_file_through_all_stages(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// I8: nothing that is said with an old token counts, and the file is worked on once by effect.
-async fn a_lost_lease_changes_nothing(database: Database) {
-    let env = TestEnv::with_stages(database, "extract", &OUTSIDE);
+/// I8: calls with an old token are rejected, and the result of each stage is stored once.
+async fn calls_with_a_lost_lease_change_nothing(database: Database) {
+    let env = TestEnv::with_stages(database, "extract", &EXTERNAL);
     let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("a", b"cargo").await;
@@ -89,7 +89,7 @@ async fn a_lost_lease_changes_nothing(database: Database) {
     server.settle().await;
     env.advance(60_000);
     let stale = async |moment: &str| {
-        let before = (me.file(&file).await, way(&me, &file).await);
+        let before = (me.file(&file).await, statuses(&me, &file).await);
         for (verb, rest) in [
             ("heartbeat", json!({})),
             ("complete", json!({ "output": { "text": "late" } })),
@@ -99,19 +99,19 @@ async fn a_lost_lease_changes_nothing(database: Database) {
             let answer = call(&worker, &old, verb, rest).await;
             assert_eq!((answer.status.as_u16(), answer.code()), (409, "lease_lost"), "{verb} {moment}");
         }
-        assert_eq!((me.file(&file).await, way(&me, &file).await), before, "{moment}");
+        assert_eq!((me.file(&file).await, statuses(&me, &file).await), before, "{moment}");
     };
-    stale("before another took it").await;
+    stale("before another worker has a lease").await;
     let new = lease(&worker, "extract").await.expect("a job");
     assert_eq!((&new["jobId"], &new["attempt"]), (&old["jobId"], &json!(2)));
-    stale("while another works on it").await;
+    stale("while another worker has a lease").await;
     complete(&worker, &new, json!({ "text": "cargo" })).await;
-    stale("after another ended it").await;
+    stale("after another worker completed the job").await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_hung_worker_is_not_working(database: Database) {
-    let settings = [OUTSIDE[0], ("STAGE_TIMEOUT_MS", "100000"), ("JOB_MAX_ATTEMPTS", "1")];
+async fn a_worker_over_the_stage_timeout_loses_its_lease(database: Database) {
+    let settings = [EXTERNAL[0], ("STAGE_TIMEOUT_MS", "100000"), ("JOB_MAX_ATTEMPTS", "1")];
     let env = TestEnv::with_stages(database, "scan", &settings);
     let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
@@ -129,9 +129,9 @@ async fn a_hung_worker_is_not_working(database: Database) {
     assert!(failed["error"].as_str().expect("a reason").contains("exceeded the time limit"), "{failed}");
 }
 
-/// Its chances come further and further apart; then it is a dead letter, and can be redriven.
-async fn a_file_that_loses_its_workers_fails(database: Database) {
-    let env = TestEnv::with_stages(database, "scan", &OUTSIDE);
+/// The delay grows with each lost worker. Then the file is a dead letter, and can be redriven.
+async fn a_file_that_loses_three_workers_fails(database: Database) {
+    let env = TestEnv::with_stages(database, "scan", &EXTERNAL);
     let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("poison", b"poison").await;
@@ -140,15 +140,15 @@ async fn a_file_that_loses_its_workers_fails(database: Database) {
         env.advance(60_000);
         server.settle().await;
         env.advance(pause_ms - 1);
-        assert_eq!(lease(&worker, "scan").await, None, "it waits for {pause_ms} ms");
+        assert_eq!(lease(&worker, "scan").await, None, "the file waits for {pause_ms} ms");
         env.advance(1);
     }
     let found = me.file(&file).await;
     assert_eq!(found["status"], "failed", "{found}");
     assert_eq!(found["error"], "3 workers in a row were lost during scan");
     assert_eq!(lease(&worker, "scan").await, None);
-    let letters = me.get("/api/v2/dlq").await.expect(200);
-    let job = letters["jobs"][0]["jobId"].as_str().expect("a dead letter");
+    let dead_letters = me.get("/api/v2/dlq").await.expect(200);
+    let job = dead_letters["jobs"][0]["jobId"].as_str().expect("a dead letter");
     me.post(&format!("/api/v2/dlq/{job}/redrive"), json!({})).await.expect(200);
     let again = lease(&worker, "scan").await.expect("a job");
     complete(&worker, &again, json!({ "verdict": "clean" })).await;
@@ -156,8 +156,9 @@ async fn a_file_that_loses_its_workers_fails(database: Database) {
     oracle::catalog_is_sound(&server).await;
 }
 
-/// An error on a later stage: what is held already is not thrown away, for that would count as lost workers.
-async fn what_was_leased_before_an_error_goes_to_the_worker(database: Database) {
+/// A later stage fails during the lease call. Jobs that are already leased would count as lost workers if the call
+/// failed too.
+async fn jobs_leased_before_an_error_reach_the_worker(database: Database) {
     let env = TestEnv::with_stages(database, "scan,extract", &[("PIPELINE_BUILTIN_STAGES", "")]);
     let server = env.start().await;
     let file = server.me().enqueue("a", b"cargo").await;
@@ -178,7 +179,7 @@ async fn what_was_leased_before_an_error_goes_to_the_worker(database: Database) 
                 call(&worker(&server), job, "fail", json!({ "error": "again" })).await.expect(200);
             }
         }
-        // Whatever went wrong, the file loses no worker: it waits, or its lease is given back.
+        // After any failure the file waits or its lease is returned. No lost worker is counted.
         worker(&server).post("/api/v2/workers/lease", json!({ "stages": ["extract"] })).await.expect(200);
         let lost = "SELECT COALESCE(MAX(lost_leases), 0) FROM jobs";
         assert_eq!(env.scalar(lost).await, 0, "call {n}");
@@ -193,9 +194,9 @@ async fn what_was_leased_before_an_error_goes_to_the_worker(database: Database) 
     assert!(was_leased > 1, "{was_leased}");
 }
 
-/// I23: a worker that is gone before it is answered has lost nothing.
-async fn a_lease_whose_client_hung_up_is_given_back(database: Database) {
-    let env = TestEnv::with_stages(database, "scan", &OUTSIDE);
+/// I23: a worker that disconnects before the answer is not counted as lost.
+async fn a_lease_is_returned_when_its_client_disconnects(database: Database) {
+    let env = TestEnv::with_stages(database, "scan", &EXTERNAL);
     let faults = Faults::block_at("sign get");
     let server = env.start_with(faults.clone()).await;
     let file = server.me().enqueue("a", b"cargo").await;
@@ -209,22 +210,22 @@ async fn a_lease_whose_client_hung_up_is_given_back(database: Database) {
     }
     assert_eq!(server.me().file(&file).await["status"], "scanning");
     faults.release();
-    let given_back = async {
+    let returned = async {
         while server.me().file(&file).await["status"] != "queued" {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(30), given_back).await.expect("it is given back");
+    tokio::time::timeout(std::time::Duration::from_secs(30), returned).await.expect("the lease is returned");
     assert_eq!(env.scalar("SELECT MAX(lost_leases) FROM jobs").await, 0);
-    let job = lease(&asked, "scan").await.expect("at once, for another");
+    let job = lease(&asked, "scan").await.expect("a job at once");
     assert_eq!(job["attempt"], 1);
     complete(&asked, &job, json!({ "verdict": "clean" })).await;
     oracle::all_is_healed(&env, &server).await;
 }
 
 /// A lease belongs to the worker that took it, and its token cannot be guessed.
-async fn another_worker_can_do_nothing_with_a_lease(database: Database) {
-    let env = TestEnv::with_stages(database, "scan", &OUTSIDE);
+async fn another_worker_cannot_use_a_lease(database: Database) {
+    let env = TestEnv::with_stages(database, "scan", &EXTERNAL);
     let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("a", b"cargo").await;
@@ -232,18 +233,18 @@ async fn another_worker_can_do_nothing_with_a_lease(database: Database) {
     let token = job["leaseToken"].as_str().expect("a text").to_owned();
     let number = token.split('.').next().expect("a number").to_owned();
     let others = [
-        server.as_user("ops", "thief", Role::Worker),
+        server.as_user("ops", "other", Role::Worker),
         server.as_user("t", "w", Role::Worker),
         server.as_user("ops", "w", Role::Operator),
     ];
     let calls = [
         ("heartbeat", json!({})),
         ("complete", json!({ "output": { "verdict": "clean" } })),
-        ("fail", json!({ "error": "mine now", "retryable": false })),
+        ("fail", json!({ "error": "not my job", "retryable": false })),
     ];
     for (verb, body) in &calls {
-        for thief in &others {
-            call(thief, &job, verb, body.clone()).await.expect_problem(409, "lease_lost");
+        for other in &others {
+            call(other, &job, verb, body.clone()).await.expect_problem(409, "lease_lost");
         }
         for guess in ["", "1", &number, &format!("{number}."), &format!("{number}.{}", "0".repeat(64))] {
             let mut guessed = job.clone();
@@ -259,9 +260,9 @@ async fn another_worker_can_do_nothing_with_a_lease(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Claims of its token narrow what a worker may lease.
-async fn a_worker_leases_what_its_token_names(database: Database) {
-    let env = TestEnv::with_stages(database, "scan,extract", &OUTSIDE);
+/// Claims of the token limit what a worker may lease.
+async fn a_worker_leases_only_what_its_token_allows(database: Database) {
+    let env = TestEnv::with_stages(database, "scan,extract", &EXTERNAL);
     let server = env.start().await;
     let scoped = |stages: Option<Vec<Stage>>, tenants: Option<&[&str]>| {
         let name = |name: &&str| TenantId::new(name).expect("a tenant");
@@ -273,35 +274,36 @@ async fn a_worker_leases_what_its_token_names(database: Database) {
     for n in 0..30 {
         server.me().enqueue(&format!("many {n}"), b"cargo").await;
     }
-    let single = server.as_user("quay", "u", Role::User).enqueue("one", b"cargo").await;
-    let quay = scoped(Some(vec![Stage::Scan]), Some(&["quay", "nowhere"]));
+    let single = server.as_user("small", "u", Role::User).enqueue("one", b"cargo").await;
+    let one_tenant = scoped(Some(vec![Stage::Scan]), Some(&["small", "empty"]));
     let ask = json!({ "stages": ["scan"], "max": 50 });
-    let leased = quay.post("/api/v2/workers/lease", ask.clone()).await.expect(200);
+    let leased = one_tenant.post("/api/v2/workers/lease", ask.clone()).await.expect(200);
     let files: Vec<&Value> =
         leased["jobs"].as_array().expect("a list").iter().map(|job| &job["fileId"]).collect();
-    assert_eq!(files, [&json!(single)], "of its tenants only");
-    quay.post("/api/v2/workers/lease", json!({ "stages": ["scan", "extract"] }))
+    assert_eq!(files, [&json!(single)], "only files of its tenants");
+    one_tenant
+        .post("/api/v2/workers/lease", json!({ "stages": ["scan", "extract"] }))
         .await
         .expect_problem(403, "forbidden");
-    let of_none = scoped(None, Some(&[]));
-    assert_eq!(of_none.post("/api/v2/workers/lease", ask.clone()).await.expect(200)["jobs"], json!([]));
-    let all = scoped(Some(vec![Stage::Scan, Stage::Extract]), None);
+    let no_tenant = scoped(None, Some(&[]));
+    assert_eq!(no_tenant.post("/api/v2/workers/lease", ask.clone()).await.expect(200)["jobs"], json!([]));
+    let every_tenant = scoped(Some(vec![Stage::Scan, Stage::Extract]), None);
     assert_eq!(
-        all.post("/api/v2/workers/lease", ask).await.expect(200)["jobs"].as_array().map(Vec::len),
+        every_tenant.post("/api/v2/workers/lease", ask).await.expect(200)["jobs"].as_array().map(Vec::len),
         Some(30)
     );
 }
 
-/// One lease that ran out and cannot be taken back is nobody else's trouble, neither in the queue nor in a call.
-async fn what_cannot_be_taken_back_holds_up_nobody(database: Database) {
-    let env = TestEnv::with_stages(database, "scan", &OUTSIDE);
+/// An expired lease that cannot be recovered must not block the queue or fail the calls of workers.
+async fn an_unrecoverable_lease_does_not_block_other_files(database: Database) {
+    let env = TestEnv::with_stages(database, "scan", &EXTERNAL);
     let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     for n in 0..5 {
         me.enqueue(&format!("cargo {n}"), b"cargo").await;
         lease(&worker, "scan").await.expect("a job");
     }
-    env.execute("UPDATE files SET stage = 'a stage that is none' WHERE file_name = 'cargo 1'").await;
+    env.execute("UPDATE files SET stage = 'unknown stage' WHERE file_name = 'cargo 1'").await;
     env.advance(60_000);
     assert_eq!(lease(&worker, "scan").await, None);
     env.advance(60_000);
@@ -319,8 +321,8 @@ async fn what_cannot_be_taken_back_holds_up_nobody(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn failures_are_tried_again_later_and_not_for_ever(database: Database) {
-    let env = TestEnv::with_stages(database, "scan", &[OUTSIDE[0], ("JOB_MAX_ATTEMPTS", "2")]);
+async fn failures_are_retried_later_up_to_the_limit(database: Database) {
+    let env = TestEnv::with_stages(database, "scan", &[EXTERNAL[0], ("JOB_MAX_ATTEMPTS", "2")]);
     let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("a", b"cargo").await;
@@ -334,12 +336,12 @@ async fn failures_are_tried_again_later_and_not_for_ever(database: Database) {
     let answer = call(&worker, &second, "fail", json!({ "error": "out of ink" })).await.expect(200);
     assert_eq!(answer["status"], "failed");
     assert_eq!(me.file(&file).await["error"], "out of ink");
-    let letters = me.get("/api/v2/dlq").await.expect(200);
-    assert_eq!(letters["jobs"][0]["reason"], "no attempts left");
+    let dead_letters = me.get("/api/v2/dlq").await.expect(200);
+    assert_eq!(dead_letters["jobs"][0]["reason"], "no attempts left");
 }
 
-async fn a_large_input_lies_behind_a_signed_url(database: Database) {
-    let env = TestEnv::with_stages(database, ALL, &[OUTSIDE[0], ("DERIVED_MIN_BYTES", "4MiB")]);
+async fn a_large_input_is_served_at_a_signed_url(database: Database) {
+    let env = TestEnv::with_stages(database, ALL, &[EXTERNAL[0], ("DERIVED_MIN_BYTES", "4MiB")]);
     let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     me.enqueue("a", b"cargo").await;
@@ -373,8 +375,8 @@ async fn a_large_input_lies_behind_a_signed_url(database: Database) {
     assert_eq!(complete(&worker, &embed, json!({ "vectors": vectors })).await["status"], "ready");
 }
 
-async fn an_output_that_is_none_is_refused_and_changes_nothing(database: Database) {
-    let env = TestEnv::with_stages(database, ALL, &OUTSIDE);
+async fn an_invalid_output_is_refused_and_changes_nothing(database: Database) {
+    let env = TestEnv::with_stages(database, ALL, &EXTERNAL);
     let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
     let file = me.enqueue("a", b"cargo").await;
@@ -418,8 +420,8 @@ async fn an_output_that_is_none_is_refused_and_changes_nothing(database: Databas
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_workers_and_operators_lease_and_workers_do_nothing_else() {
-    let env = TestEnv::with_stages(Database::Sqlite, "scan", &OUTSIDE);
+async fn only_workers_and_operators_can_lease_and_workers_have_no_other_calls() {
+    let env = TestEnv::with_stages(Database::Sqlite, "scan", &EXTERNAL);
     let server = env.start().await;
     server.me().enqueue("a", b"cargo").await;
     for client in [server.me(), server.as_user("t", "boss", Role::Admin)] {
@@ -441,14 +443,14 @@ async fn only_workers_and_operators_lease_and_workers_do_nothing_else() {
         assert!(field.is_empty() || problem["errors"][0]["field"] == field, "{problem}");
     }
     let operator = server.operator();
-    let job = lease(&operator, "scan").await.expect("operators may");
+    let job = lease(&operator, "scan").await.expect("operators can lease");
     let answer = complete(&operator, &job, json!({ "verdict": "infected", "signature": "Worm.X" })).await;
     assert_eq!(answer["status"], "quarantined");
 }
 
-/// Whatever stands between, a stage gets what it works on.
-async fn a_stage_gets_its_input_wherever_it_stands(database: Database) {
-    let settings = [OUTSIDE[0], ("PIPELINE_SCAN_FIRST", "false")];
+/// A stage between two others does not change the input of the second.
+async fn a_stage_gets_its_input_in_any_order_of_stages(database: Database) {
+    let settings = [EXTERNAL[0], ("PIPELINE_SCAN_FIRST", "false")];
     let env = TestEnv::with_stages(database, "extract,scan,chunk,embed", &settings);
     let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
@@ -462,7 +464,7 @@ async fn a_stage_gets_its_input_wherever_it_stands(database: Database) {
     assert_eq!(chunk["input"], json!({ "text": "cargo" }));
     server.crash().await;
 
-    // What was confirmed under other stages is still worked on.
+    // A file keeps the stages that it was confirmed with.
     let env = env.also(&[("PIPELINE_STAGES", "scan")]);
     let server = env.start().await;
     let worker = self::worker(&server);
@@ -474,44 +476,44 @@ async fn a_stage_gets_its_input_wherever_it_stands(database: Database) {
     worker.post("/api/v2/workers/lease", body).await.expect_problem(400, "not_in_pipeline");
 }
 
-/// One that cannot be handed out is ended for its own reason, and does not keep the others from the worker.
-async fn a_file_that_is_not_what_it_was_is_not_handed_out(database: Database) {
-    let env = TestEnv::with_stages(database, "scan", &OUTSIDE);
+/// Changed and missing files must not keep other files from the worker.
+async fn changed_and_missing_files_are_not_leased(database: Database) {
+    let env = TestEnv::with_stages(database, "scan", &EXTERNAL);
     let server = env.start().await;
     let (me, worker) = (server.me(), worker(&server));
-    let (changed, gone) = (me.enqueue("a", b"cargo").await, me.enqueue("b", b"cargo").await);
-    let sound = me.enqueue("c", b"cargo").await;
+    let (changed, missing) = (me.enqueue("a", b"cargo").await, me.enqueue("b", b"cargo").await);
+    let unchanged = me.enqueue("c", b"cargo").await;
     let path = |id: &str| env.blob_dir().join(format!("uploads/t/u/{id}"));
     std::fs::remove_file(path(&changed)).expect("removed");
     std::fs::write(path(&changed), b"CARGO").expect("written");
-    std::fs::remove_file(path(&gone)).expect("removed");
+    std::fs::remove_file(path(&missing)).expect("removed");
     let answer =
         worker.post("/api/v2/workers/lease", json!({ "stages": ["scan"], "max": 9 })).await.expect(200);
     let jobs = answer["jobs"].as_array().expect("a list");
-    assert_eq!(jobs.iter().map(|job| &job["fileId"]).collect::<Vec<_>>(), [&json!(sound)]);
-    for (file, status) in [(&changed, "quarantined"), (&gone, "failed"), (&sound, "scanning")] {
+    assert_eq!(jobs.iter().map(|job| &job["fileId"]).collect::<Vec<_>>(), [&json!(unchanged)]);
+    for (file, status) in [(&changed, "quarantined"), (&missing, "failed"), (&unchanged, "scanning")] {
         assert_eq!(me.file(file).await["status"], status);
     }
-    // And not taken for clean when it was changed while the worker looked.
-    std::fs::remove_file(path(&sound)).expect("removed");
-    std::fs::write(path(&sound), b"Cargo").expect("written");
+    // A file that changes during the scan is not accepted as clean.
+    std::fs::remove_file(path(&unchanged)).expect("removed");
+    std::fs::write(path(&unchanged), b"Cargo").expect("written");
     assert_eq!(complete(&worker, &jobs[0], json!({ "verdict": "clean" })).await["status"], "quarantined");
     oracle::catalog_is_sound(&server).await;
 }
 
 on_each_database! {
-    a_stage_gets_its_input_wherever_it_stands,
-    a_file_that_is_not_what_it_was_is_not_handed_out,
-    a_worker_takes_a_file_through_all_stages,
-    a_lost_lease_changes_nothing,
-    a_hung_worker_is_not_working,
-    a_file_that_loses_its_workers_fails,
-    what_was_leased_before_an_error_goes_to_the_worker,
-    what_cannot_be_taken_back_holds_up_nobody,
-    a_lease_whose_client_hung_up_is_given_back,
-    another_worker_can_do_nothing_with_a_lease,
-    a_worker_leases_what_its_token_names,
-    failures_are_tried_again_later_and_not_for_ever,
-    a_large_input_lies_behind_a_signed_url,
-    an_output_that_is_none_is_refused_and_changes_nothing,
+    a_stage_gets_its_input_in_any_order_of_stages,
+    changed_and_missing_files_are_not_leased,
+    an_external_worker_processes_a_file_through_all_stages,
+    calls_with_a_lost_lease_change_nothing,
+    a_worker_over_the_stage_timeout_loses_its_lease,
+    a_file_that_loses_three_workers_fails,
+    jobs_leased_before_an_error_reach_the_worker,
+    an_unrecoverable_lease_does_not_block_other_files,
+    a_lease_is_returned_when_its_client_disconnects,
+    another_worker_cannot_use_a_lease,
+    a_worker_leases_only_what_its_token_allows,
+    failures_are_retried_later_up_to_the_limit,
+    a_large_input_is_served_at_a_signed_url,
+    an_invalid_output_is_refused_and_changes_nothing,
 }
