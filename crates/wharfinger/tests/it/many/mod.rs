@@ -1,4 +1,4 @@
-//! Many processes on one catalog.
+//! Several processes with one catalog.
 
 mod outage;
 mod roles;

@@ -1,5 +1,5 @@
-//! PostgreSQL goes away under traffic: killed and started again, demoted, or dead and followed by its standby. Clients
-//! get answers or 503, never anything else, and what they were told stays true.
+//! PostgreSQL outages under traffic: a restart, a failover and a demotion. Clients get only answers and 503, and no
+//! confirmed file is lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::oracle;
 use crate::test_app::{Answer, Database, TestApp, TestEnv, patiently};
 
 const CLIENTS: usize = 4;
-/// More than the pool has connections.
+/// More than the connections of the pool.
 const AT_ONCE: usize = 60;
 
 fn env(url: &str) -> TestEnv {
@@ -28,7 +28,7 @@ fn env(url: &str) -> TestEnv {
     TestEnv::with(Database::Sqlite, &settings)
 }
 
-/// Clients that go on until they are told to stop, whatever they are answered.
+/// Clients that upload files until `stop` is set.
 struct Traffic {
     http: reqwest::Client,
     url: String,
@@ -36,12 +36,12 @@ struct Traffic {
     stop: AtomicBool,
     answered: AtomicUsize,
     unavailable: AtomicUsize,
-    /// The files that clients were told of: their bytes, or none once deleted.
-    told: Mutex<BTreeMap<String, Option<String>>>,
+    /// The confirmed files with their bytes. None: the file was deleted.
+    confirmed: Mutex<BTreeMap<String, Option<String>>>,
 }
 
 impl Traffic {
-    fn begin(server: &TestApp) -> (Arc<Traffic>, Vec<JoinHandle<()>>) {
+    fn start(server: &TestApp) -> (Arc<Traffic>, Vec<JoinHandle<()>>) {
         let traffic = Arc::new(Traffic {
             http: server.http.clone(),
             url: server.url.clone(),
@@ -49,14 +49,14 @@ impl Traffic {
             stop: AtomicBool::new(false),
             answered: AtomicUsize::new(0),
             unavailable: AtomicUsize::new(0),
-            told: Mutex::default(),
+            confirmed: Mutex::default(),
         });
         let clients = (0..CLIENTS).map(|client| {
             let traffic = traffic.clone();
             tokio::spawn(async move {
                 let mut n = client;
                 while !traffic.stop.load(Ordering::SeqCst) {
-                    traffic.one_life(n).await;
+                    traffic.one_file(n).await;
                     n += CLIENTS;
                 }
             })
@@ -69,8 +69,8 @@ impl Traffic {
         self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token)
     }
 
-    /// Asks until it is answered. 503 is the only other thing a client may get.
-    async fn insist(&self, request: impl Fn() -> RequestBuilder) -> (u16, Value) {
+    /// Repeats the request until it is answered. Before that, only 503 is allowed.
+    async fn retry(&self, request: impl Fn() -> RequestBuilder) -> (u16, Value) {
         loop {
             let answer = Answer::read(request().send().await.expect("an answer")).await;
             if answer.status.as_u16() < 500 {
@@ -84,52 +84,52 @@ impl Traffic {
         }
     }
 
-    async fn one_life(&self, n: usize) {
+    async fn one_file(&self, n: usize) {
         let bytes = format!("cargo number {n}");
         let body = json!({ "fileName": format!("cargo-{n}"), "size": bytes.len() });
         let init = || {
             let request = self.request(Method::POST, "/api/v2/files/init");
             request.header("idempotency-key", format!("key-{n}")).json(&body)
         };
-        let (status, grant) = self.insist(init).await;
+        let (status, grant) = self.retry(init).await;
         assert_eq!(status, 201, "{grant}");
         let upload = grant["uploadUrl"].as_str().expect("a URL");
-        let (status, answer) = self.insist(|| self.http.put(upload).body(bytes.clone())).await;
-        // What was answered 503 may have landed.
+        let (status, answer) = self.retry(|| self.http.put(upload).body(bytes.clone())).await;
+        // An upload that was answered 503 may be stored.
         assert!(status == 200 || status == 412, "{status} {answer}");
         let id = grant["fileId"].as_str().expect("an id").to_owned();
         let file = format!("/api/v2/files/{id}");
         let confirm = || self.request(Method::POST, &format!("{file}/confirm")).json(&json!({}));
-        let (status, answer) = self.insist(confirm).await;
+        let (status, answer) = self.retry(confirm).await;
         assert_eq!((status, &answer["status"]), (200, &json!("ready")), "{answer}");
-        self.told.lock().await.insert(id.clone(), Some(bytes));
+        self.confirmed.lock().await.insert(id.clone(), Some(bytes));
         if n.is_multiple_of(3) {
-            let (status, answer) = self.insist(|| self.request(Method::DELETE, &file)).await;
+            let (status, answer) = self.retry(|| self.request(Method::DELETE, &file)).await;
             assert!(status == 204 || status == 404, "{status} {answer}");
-            self.told.lock().await.insert(id, None);
+            self.confirmed.lock().await.insert(id, None);
         }
     }
 
-    async fn until(&self, what: &str, more: usize, counter: impl Fn(&Traffic) -> &AtomicUsize) {
-        let (before, give_up) =
+    async fn wait_for(&self, what: &str, more: usize, counter: impl Fn(&Traffic) -> &AtomicUsize) {
+        let (before, deadline) =
             (counter(self).load(Ordering::SeqCst), Instant::now() + Duration::from_secs(120));
         while counter(self).load(Ordering::SeqCst) < before + more {
-            assert!(Instant::now() < give_up, "{what}");
+            assert!(Instant::now() < deadline, "{what}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
     async fn until_served(&self) {
-        self.until("clients are served", 10 * CLIENTS, |traffic| &traffic.answered).await;
+        self.wait_for("clients are served", 10 * CLIENTS, |traffic| &traffic.answered).await;
     }
 
     async fn until_refused(&self) {
-        self.until("clients are told to try again", CLIENTS, |traffic| &traffic.unavailable).await;
+        self.wait_for("clients get 503", CLIENTS, |traffic| &traffic.unavailable).await;
     }
 }
 
-/// No connection that is left from before keeps a request from being served.
-async fn all_is_as_before(server: &TestApp) {
+/// Old connections of the pool must not fail requests.
+async fn many_requests_are_served(server: &TestApp) {
     let me = server.me();
     let inits = (0..AT_ONCE).map(|_| patiently(|| me.init("a", 1)));
     for answer in futures::future::join_all(inits).await {
@@ -139,7 +139,7 @@ async fn all_is_as_before(server: &TestApp) {
     }
 }
 
-async fn all_that_was_told_is_true(
+async fn no_confirmed_file_is_lost(
     env: &TestEnv,
     server: &TestApp,
     traffic: &Traffic,
@@ -148,17 +148,17 @@ async fn all_that_was_told_is_true(
 ) {
     traffic.stop.store(true, Ordering::SeqCst);
     for client in clients {
-        client.await.expect("nothing but answers and 503");
+        client.await.expect("only answers and 503");
     }
-    // Before the clock is moved: what it has under way nobody else may take up.
+    // Stop before the clock moves. Otherwise the leases of running work would expire.
     supervisor.stop().await;
     env.advance(3_660_000);
-    // An upload whose row could not be looked at again has left its note.
+    // An upload whose row could not be read again has left an incoming file.
     env.age_incoming_uploads();
     server.settle().await;
     oracle::all_is_healed(env, server).await;
     let operator = server.operator();
-    for (id, bytes) in traffic.told.lock().await.iter() {
+    for (id, bytes) in traffic.confirmed.lock().await.iter() {
         let answer = operator.get(&format!("/api/v2/files/{id}")).await;
         match bytes {
             None => drop(answer.expect_problem(404, "not_found")),
@@ -172,31 +172,31 @@ async fn all_that_was_told_is_true(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_is_killed_and_comes_back_costs_503s_only() {
+async fn a_database_restart_causes_only_503_answers() {
     let mut postgres = block_in_place(Postgres::start).expect("a server of its own");
     let env = env(&postgres.create_database());
     let server = env.start().await;
     let supervisor = Supervisor::start(&server.app).await;
-    let (traffic, clients) = Traffic::begin(&server);
+    let (traffic, clients) = Traffic::start(&server);
     for _ in 0..3 {
         traffic.until_served().await;
         block_in_place(|| postgres.kill()).expect("killed");
         block_in_place(|| postgres.start_again()).expect("started again");
         traffic.until_served().await;
-        all_is_as_before(&server).await;
+        many_requests_are_served(&server).await;
     }
-    all_that_was_told_is_true(&env, &server, &traffic, clients, supervisor).await;
+    no_confirmed_file_is_lost(&env, &server, &traffic, clients, supervisor).await;
 }
 
-struct Pair {
+struct Replicated {
     primary: Postgres,
     standby: Postgres,
     proxy: Proxy,
     url: String,
 }
 
-/// A primary whose commits wait for its standby, and an address that leads to whichever it is told.
-fn pair() -> Pair {
+/// A primary whose commits wait for its standby, and a proxy that leads to one of them.
+fn replicated() -> Replicated {
     let primary = Postgres::start().expect("a primary");
     let url = primary.create_database();
     primary.require_standby(true).expect("required");
@@ -204,46 +204,46 @@ fn pair() -> Pair {
     let proxy = Proxy::to(("127.0.0.1", primary.port())).expect("a proxy");
     let url = url.replace(&format!(":{}/", primary.port()), &format!(":{}/", proxy.addr().port()));
     assert!(url.contains(&proxy.addr().port().to_string()), "{url}");
-    Pair { primary, standby, proxy, url }
+    Replicated { primary, standby, proxy, url }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standby_that_takes_over_finds_everything_as_it_was_told() {
-    let mut pair = block_in_place(pair);
-    let env = env(&pair.url);
+async fn a_failover_loses_no_confirmed_file() {
+    let mut postgres = block_in_place(replicated);
+    let env = env(&postgres.url);
     let server = env.start().await;
     let supervisor = Supervisor::start(&server.app).await;
-    let (traffic, clients) = Traffic::begin(&server);
+    let (traffic, clients) = Traffic::start(&server);
     traffic.until_served().await;
-    block_in_place(|| pair.primary.kill()).expect("killed");
-    // Before it takes writes: an address that leads to it too early does no harm.
-    pair.proxy.point_at(("127.0.0.1", pair.standby.port())).expect("pointed");
+    block_in_place(|| postgres.primary.kill()).expect("killed");
+    // The address may lead to the standby before its promotion.
+    postgres.proxy.point_at(("127.0.0.1", postgres.standby.port())).expect("pointed");
     traffic.until_refused().await;
-    block_in_place(|| pair.standby.promote()).expect("promoted");
+    block_in_place(|| postgres.standby.promote()).expect("promoted");
     traffic.until_served().await;
-    all_is_as_before(&server).await;
-    all_that_was_told_is_true(&env, &server, &traffic, clients, supervisor).await;
+    many_requests_are_served(&server).await;
+    no_confirmed_file_is_lost(&env, &server, &traffic, clients, supervisor).await;
 }
 
-/// The old primary lives on and answers, but takes no writes: its connections must not be used any more, for reads
-/// either.
+/// The old primary still answers reads, but refuses writes. Its connections must not be used for reads either.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_that_was_demoted_is_left() {
-    let mut pair = block_in_place(pair);
-    let env = env(&pair.url);
+async fn connections_to_a_demoted_primary_are_closed() {
+    let mut postgres = block_in_place(replicated);
+    let env = env(&postgres.url);
     let server = env.start().await;
     let supervisor = Supervisor::start(&server.app).await;
-    let (traffic, clients) = Traffic::begin(&server);
+    let (traffic, clients) = Traffic::start(&server);
     traffic.until_served().await;
-    let demote = |statement| pair.primary.psql(&pair.primary.admin_url(), statement).expect("demoted");
+    let demote =
+        |statement| postgres.primary.psql(&postgres.primary.admin_url(), statement).expect("demoted");
     block_in_place(|| {
         demote("ALTER SYSTEM SET default_transaction_read_only = on");
         demote("SELECT pg_reload_conf()");
     });
     traffic.until_refused().await;
-    block_in_place(|| pair.standby.promote()).expect("promoted");
-    pair.proxy.point_at(("127.0.0.1", pair.standby.port())).expect("pointed");
+    block_in_place(|| postgres.standby.promote()).expect("promoted");
+    postgres.proxy.point_at(("127.0.0.1", postgres.standby.port())).expect("pointed");
     traffic.until_served().await;
-    all_is_as_before(&server).await;
-    all_that_was_told_is_true(&env, &server, &traffic, clients, supervisor).await;
+    many_requests_are_served(&server).await;
+    no_confirmed_file_is_lost(&env, &server, &traffic, clients, supervisor).await;
 }

@@ -17,16 +17,16 @@ use crate::test_app::{Database, TestEnv, caller};
 
 const CLIENTS: usize = 4;
 const RESTARTS_EACH: usize = 2;
-/// Much longer than a load balancer that asks ten times a second needs to notice, on a busy machine too.
+/// Much longer than the 100 ms between two readiness checks of the balancer, on a busy machine too.
 const DRAIN_MS: &str = "5000";
-/// What clients see; nobody listens there.
+/// The address in signed URLs. The balancer replaces it.
 const PUBLIC_URL: &str = "http://wharf.test";
 
-/// Sends each request to a process that said it was ready when it was last asked, on connections that are kept.
+/// Sends each request to a process whose last readiness check was ok, and keeps connections open.
 struct Balancer {
     addresses: [String; 2],
     ready: [AtomicBool; 2],
-    turn: AtomicUsize,
+    next: AtomicUsize,
     http: reqwest::Client,
     token: String,
     stop: AtomicBool,
@@ -45,19 +45,19 @@ impl Balancer {
     }
 
     async fn wait_until(&self, process: usize, is_ready: bool) {
-        let give_up = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while self.ready[process].load(Ordering::SeqCst) != is_ready {
-            assert!(Instant::now() < give_up, "process {process} is to be ready: {is_ready}");
+            assert!(Instant::now() < deadline, "process {process}: expected ready = {is_ready}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
-    /// The answer, or none where the request failed; that is noted.
+    /// None: the request failed, and is recorded in `failed`.
     async fn send(&self, method: Method, path: &str, body: impl Into<reqwest::Body>) -> Option<(u16, Value)> {
-        let turn = self.turn.fetch_add(1, Ordering::SeqCst);
-        let ready = (turn..turn + 2).map(|n| n % 2).find(|n| self.ready[*n].load(Ordering::SeqCst));
+        let next = self.next.fetch_add(1, Ordering::SeqCst);
+        let ready = (next..next + 2).map(|n| n % 2).find(|n| self.ready[*n].load(Ordering::SeqCst));
         let Some(process) = ready else {
-            self.failed.lock().await.push(format!("{method} {path}: nobody is ready"));
+            self.failed.lock().await.push(format!("{method} {path}: no process is ready"));
             return None;
         };
         let url = format!("http://{}{path}", self.addresses[process]);
@@ -81,8 +81,8 @@ impl Balancer {
         }
     }
 
-    /// init, PUT, confirm, get and delete, each by whichever process has its turn.
-    async fn one_life(&self) -> Option<()> {
+    /// init, PUT, confirm, get and delete, each on the next ready process.
+    async fn one_file(&self) -> Option<()> {
         let body = json!({ "fileName": "cargo", "size": 5 }).to_string();
         let (status, grant) = self.send(Method::POST, "/api/v2/files/init", body).await?;
         assert_eq!(status, 201, "{grant}");
@@ -119,7 +119,7 @@ async fn a_rolling_restart_fails_no_request() {
     let balancer = Arc::new(Balancer {
         addresses,
         ready: Default::default(),
-        turn: AtomicUsize::new(0),
+        next: AtomicUsize::new(0),
         http: reqwest::Client::builder().no_proxy().build().expect("a client"),
         token,
         stop: AtomicBool::new(false),
@@ -132,11 +132,11 @@ async fn a_rolling_restart_fails_no_request() {
         .map(|_| {
             let balancer = balancer.clone();
             tokio::spawn(async move {
-                let mut lives = 0;
+                let mut files = 0;
                 while !balancer.stop.load(Ordering::SeqCst) {
-                    lives += usize::from(balancer.one_life().await.is_some());
+                    files += usize::from(balancer.one_file().await.is_some());
                 }
-                lives
+                files
             })
         })
         .collect();
@@ -146,20 +146,20 @@ async fn a_rolling_restart_fails_no_request() {
         let running = processes[process].take().expect("it runs");
         running.signal("TERM");
         balancer.wait_until(process, false).await;
-        assert!(block_in_place(|| running.wait()).success(), "it ends in order");
+        assert!(block_in_place(|| running.wait()).success(), "the process ends with an error");
         processes[process] = Some(serve(&place, &env, &balancer.addresses[process]));
         balancer.wait_until(process, true).await;
     }
     balancer.stop.store(true, Ordering::SeqCst);
-    let mut lives = 0;
+    let mut files = 0;
     for client in clients {
-        lives += client.await.expect("a client");
+        files += client.await.expect("a client");
     }
     for watcher in watchers {
         watcher.await.expect("a watcher");
     }
     assert_eq!(*balancer.failed.lock().await, Vec::<String>::new());
-    assert!(lives > CLIENTS, "there was traffic: {lives}");
+    assert!(files > CLIENTS, "there was traffic: {files}");
     for running in processes.into_iter().flatten() {
         running.signal("INT");
         assert!(block_in_place(|| running.wait()).success());
@@ -171,7 +171,7 @@ async fn a_rolling_restart_fails_no_request() {
         2 * RESTARTS_EACH,
         "an interrupt does not drain"
     );
-    assert!(!log.contains("did not"), "everything came to its end: {log}");
+    assert!(!log.contains("did not"), "a task did not end: {log}");
 
     let server = env.start().await;
     server.settle().await;

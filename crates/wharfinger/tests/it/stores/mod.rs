@@ -1,6 +1,6 @@
-//! Uploads to a store that others serve: what it enforces, what is found out at confirm, and whose it is.
+//! Direct uploads to S3 and Azure: what the store enforces, what confirm verifies, and which catalog owns the store.
 
-mod mark;
+mod marker;
 mod parts;
 mod whole;
 
@@ -14,7 +14,7 @@ enum Store {
     Azure,
 }
 
-/// A database and a store for a test to stand on.
+/// The database and the store of a test.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     database: Database,
@@ -41,19 +41,18 @@ macro_rules! on_each_store {
         mod $setup {
             use super::super::{Setup, Store};
             use crate::test_app::Database;
-            const SITE: Setup = Setup { database: Database::$database, store: Store::$store };
+            const SETUP: Setup = Setup { database: Database::$database, store: Store::$store };
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                super::$name(SITE).await;
+                super::$name(SETUP).await;
             })*
         }
     };
 }
 use on_each_store;
 
-/// Bytes that the store takes.
 #[track_caller]
-fn taken(answer: &Answer) {
+fn accepted(answer: &Answer) {
     assert!(answer.status.is_success(), "{} {}", answer.status, answer.body);
 }
 
@@ -62,7 +61,7 @@ fn refused(answer: &Answer) {
     assert!(answer.status.is_client_error(), "{} {}", answer.status, answer.body);
 }
 
-/// Past every URL and every grace of a small file.
+/// Longer than the URL and the grace period of a small file.
 const LONG_MS: i64 = 2 * 3_600_000;
 
 fn id_of(grant: &Value) -> String {
@@ -77,18 +76,18 @@ async fn downloaded(server: &TestApp, id: &str) -> (Vec<u8>, reqwest::header::He
     let stored = server.http.get(url).send().await.expect("an answer");
     assert_eq!(stored.status(), 200);
     let headers = stored.headers().clone();
-    (stored.bytes().await.expect("whole").to_vec(), headers)
+    (stored.bytes().await.expect("all bytes").to_vec(), headers)
 }
 
-async fn announce(server: &TestApp, body: Value) -> Value {
+async fn init_file(server: &TestApp, body: Value) -> Value {
     server.me().post("/api/v2/files/init", body).await.expect(201)
 }
 
-fn cargo(size: usize) -> Value {
+fn init_body(size: usize) -> Value {
     json!({ "fileName": "cargo.bin", "size": size, "contentType": "application/x-cargo" })
 }
 
-/// No two stretches alike.
+/// Bytes without repeated parts.
 fn bytes(size: usize) -> Vec<u8> {
     (0..size).map(|n| ((n as u32).wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }

@@ -1,18 +1,18 @@
-//! Large files: in parts, in any order, cut off, gone on with, and never left behind.
+//! Large files in parts: in any order, interrupted and resumed, and without parts left over.
 
 use futures::TryStreamExt as _;
 use serde_json::{Value, json};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::MultipartStore;
 
-use super::{LONG_MS, Setup, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, taken};
+use super::{LONG_MS, Setup, Store, accepted, bytes, downloaded, id_of, init_body, init_file, on_each_store};
 use crate::oracle;
 use crate::test_app::{TestApp, TestEnv};
 
 const PART: usize = 16 << 20;
 const LARGE: usize = 2 * PART + 5;
 
-/// What no file knows of is old enough at once.
+/// Orphans have no grace period.
 const SETTINGS: [(&str, &str); 2] = [("MULTIPART_THRESHOLD_BYTES", "1MiB"), ("ORPHAN_BLOB_GRACE_MS", "0")];
 
 fn key(id: &str) -> ObjectKey {
@@ -20,7 +20,7 @@ fn key(id: &str) -> ObjectKey {
 }
 
 fn store(server: &TestApp) -> &dyn MultipartStore {
-    server.app.core.blobs.multipart().expect("it takes parts")
+    server.app.core.blobs.multipart().expect("the store supports parts")
 }
 
 async fn put_part(server: &TestApp, grant: &Value, number: usize, body: Vec<u8>) -> u16 {
@@ -34,7 +34,7 @@ fn part(whole: &[u8], number: usize) -> Vec<u8> {
 
 fn uploaded(grant: &Value) -> Vec<bool> {
     let parts = grant["multipart"]["parts"].as_array().expect("parts");
-    parts.iter().map(|part| part["uploaded"].as_bool().expect("a word")).collect()
+    parts.iter().map(|part| part["uploaded"].as_bool().expect("a boolean")).collect()
 }
 
 async fn unfinished(server: &TestApp) -> Vec<String> {
@@ -45,7 +45,7 @@ async fn reissue(server: &TestApp, id: &str) -> Value {
     server.me().post(&format!("/api/v2/files/{id}/url"), json!({})).await.expect(200)
 }
 
-/// Past the window, and past the time that a join under way may take after it.
+/// Advances past the upload window, and past the time that a confirm may still take to join parts.
 async fn long_after(env: &TestEnv, server: &TestApp) {
     for _ in 0..2 {
         env.advance(LONG_MS);
@@ -53,11 +53,11 @@ async fn long_after(env: &TestEnv, server: &TestApp) {
     }
 }
 
-async fn a_large_file_comes_in_parts(setup: Setup) {
+async fn a_large_file_is_uploaded_in_parts(setup: Setup) {
     let env = setup.env(&SETTINGS);
     let server = env.start().await;
     let whole = bytes(LARGE);
-    let grant = announce(&server, cargo(LARGE)).await;
+    let grant = init_file(&server, init_body(LARGE)).await;
     let id = id_of(&grant);
     assert_eq!(grant["multipart"]["partSize"], PART);
     let parts = grant["multipart"]["parts"].as_array().expect("parts");
@@ -65,18 +65,18 @@ async fn a_large_file_comes_in_parts(setup: Setup) {
     assert_eq!(sizes, [PART as u64, PART as u64, 5]);
     assert!(grant["uploadUrl"].is_null() && grant["expiresAt"].is_string(), "{grant}");
 
-    // The last first, one twice, and what is missing is named.
+    // The last part comes first, and one part twice. Confirm names the missing part.
     assert!(put_part(&server, &grant, 3, part(&whole, 3)).await < 300);
     assert!(put_part(&server, &grant, 1, vec![0; PART]).await < 300);
     assert!(put_part(&server, &grant, 1, part(&whole, 1)).await < 300);
     let problem = server.me().confirm(&id).await.expect_problem(409, "object_missing");
-    assert!(problem["detail"].as_str().expect("words").ends_with("missing: 2"), "{problem}");
+    assert!(problem["detail"].as_str().expect("a text").ends_with("missing: 2"), "{problem}");
     let fresh = reissue(&server, &id).await;
     assert_eq!(uploaded(&fresh), [true, false, true]);
     if setup.store == Store::S3 {
         assert!(
             put_part(&server, &fresh, 2, vec![0; PART - 1]).await >= 400,
-            "another length than was granted"
+            "the part has the wrong length"
         );
     }
     assert!(put_part(&server, &fresh, 2, part(&whole, 2)).await < 300);
@@ -92,14 +92,15 @@ async fn a_large_file_comes_in_parts(setup: Setup) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn the_checksum_of_all_parts_is_found_out(setup: Setup) {
+async fn the_checksum_over_all_parts_is_verified(setup: Setup) {
     let env = setup.env(&SETTINGS);
     let server = env.start().await;
     let whole = bytes(LARGE);
     let sum = wharfinger_lifecycle::checksum::to_hex(&<sha2::Sha256 as sha2::Digest>::digest(&whole));
     for (sent, status) in [(whole.clone(), 200), (vec![7; LARGE], 409)] {
-        let grant = announce(&server, json!({ "fileName": "c", "size": LARGE, "checksumSha256": sum })).await;
-        taken(&server.put_bytes(&grant, &sent).await);
+        let grant =
+            init_file(&server, json!({ "fileName": "c", "size": LARGE, "checksumSha256": sum })).await;
+        accepted(&server.put_bytes(&grant, &sent).await);
         let answer = server.me().confirm(&id_of(&grant)).await;
         assert_eq!(answer.status.as_u16(), status, "{}", answer.body);
     }
@@ -107,79 +108,79 @@ async fn the_checksum_of_all_parts_is_found_out(setup: Setup) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Cancelled, or never confirmed: no part is left, and none can come any more.
-async fn what_ends_leaves_no_parts(setup: Setup) {
-    // Without the sweep, which would end them too: nothing is old enough for it.
+/// One upload is deleted, the other is never confirmed. No part is left, and no part can be added.
+async fn an_ended_upload_leaves_no_parts(setup: Setup) {
+    // The default grace period keeps the orphan sweep from removing the parts.
     let env = setup.env(&SETTINGS[..1]);
     let server = env.start().await;
-    let (cancelled, forgotten) =
-        (announce(&server, cargo(LARGE)).await, announce(&server, cargo(LARGE)).await);
-    for grant in [&cancelled, &forgotten] {
+    let (deleted, unconfirmed) =
+        (init_file(&server, init_body(LARGE)).await, init_file(&server, init_body(LARGE)).await);
+    for grant in [&deleted, &unconfirmed] {
         assert!(put_part(&server, grant, 1, vec![1; PART]).await < 300);
     }
-    server.me().delete(&format!("/api/v2/files/{}", id_of(&cancelled))).await.expect(204);
+    server.me().delete(&format!("/api/v2/files/{}", id_of(&deleted))).await.expect(204);
     server.settle().await;
-    assert_eq!(unfinished(&server).await.len(), 1, "that of the other");
-    // What a store takes all the same goes at the second look.
-    let late = put_part(&server, &cancelled, 2, vec![1; PART]).await;
+    assert_eq!(unfinished(&server).await.len(), 1, "only the other upload is left");
+    // A later cleanup removes a part that the store still accepts.
+    let late = put_part(&server, &deleted, 2, vec![1; PART]).await;
     assert!(late >= 400 || setup.store == Store::Azure, "{late}");
     env.advance(LONG_MS);
     server.settle().await;
     assert_eq!(unfinished(&server).await, Vec::<String>::new());
-    server.me().confirm(&id_of(&forgotten)).await.expect_problem(410, "gone");
+    server.me().confirm(&id_of(&unconfirmed)).await.expect_problem(410, "gone");
     long_after(&env, &server).await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Stores have rules of their own that end what is unfinished.
-async fn an_upload_that_the_store_forgot_is_begun_anew(setup: Setup) {
+/// Lifecycle rules of a bucket can abort unfinished uploads.
+async fn an_upload_that_the_store_aborted_is_restarted(setup: Setup) {
     let env = setup.env(&SETTINGS);
     let server = env.start().await;
     let whole = bytes(LARGE);
-    let grant = announce(&server, cargo(LARGE)).await;
+    let grant = init_file(&server, init_body(LARGE)).await;
     let id = id_of(&grant);
     assert!(put_part(&server, &grant, 1, part(&whole, 1)).await < 300);
-    store(&server).abort_all(&key(&id)).await.expect("ended by another");
+    store(&server).abort_all(&key(&id)).await.expect("aborted");
     server.me().confirm(&id).await.expect_problem(409, "object_missing");
     let fresh = reissue(&server, &id).await;
     assert_eq!(uploaded(&fresh), [false, false, false]);
-    taken(&server.put_bytes(&fresh, &whole).await);
+    accepted(&server.put_bytes(&fresh, &whole).await);
     server.me().confirm(&id).await.expect(200);
     assert!(downloaded(&server, &id).await.0 == whole);
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Begun by a process that crashed before it could write the id down.
-async fn an_upload_that_no_file_knows_is_ended(setup: Setup) {
+/// A process can crash after it started an upload and before it stored the upload id.
+async fn an_unknown_multipart_upload_is_aborted(setup: Setup) {
     let env = setup.env(&SETTINGS);
     let server = env.start().await;
-    let grant = announce(&server, cargo(LARGE)).await;
+    let grant = init_file(&server, init_body(LARGE)).await;
     let id = id_of(&grant);
     let known = unfinished(&server).await;
-    store(&server).start(&key(&id), None).await.expect("begun");
-    let nobodys = key("00000000-0000-7000-8000-000000000000");
-    store(&server).start(&nobodys, None).await.expect("begun");
+    store(&server).start(&key(&id), None).await.expect("started");
+    let orphan = key("00000000-0000-7000-8000-000000000000");
+    store(&server).start(&orphan, None).await.expect("started");
     assert_eq!(unfinished(&server).await.len(), 3);
     server.settle().await;
     let swept = server.scan_orphans().await;
     assert_eq!((swept.deleted, swept.errors), (2, 0), "{swept:?}");
-    assert_eq!(unfinished(&server).await, known, "only what is known is left");
+    assert_eq!(unfinished(&server).await, known, "only the known upload is left");
 
-    // Known or not: what is confirmed has no other upload.
-    store(&server).start(&key(&id), None).await.expect("begun");
-    taken(&server.put_bytes(&grant, &bytes(LARGE)).await);
+    // Confirm aborts all other uploads of the same object.
+    store(&server).start(&key(&id), None).await.expect("started");
+    accepted(&server.put_bytes(&grant, &bytes(LARGE)).await);
     server.me().confirm(&id).await.expect(200);
     assert_eq!(unfinished(&server).await, Vec::<String>::new());
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn the_same_key_goes_on_with_the_same_upload(setup: Setup) {
+async fn the_same_idempotency_key_resumes_the_upload(setup: Setup) {
     let env = setup.env(&SETTINGS);
     let server = env.start().await;
     let init = async || {
         let me = server.me();
         let request = me.request(reqwest::Method::POST, "/api/v2/files/init").header("idempotency-key", "k");
-        me.send(request.json(&cargo(LARGE))).await.expect(201)
+        me.send(request.json(&init_body(LARGE))).await.expect(201)
     };
     let first = init().await;
     assert!(put_part(&server, &first, 2, vec![1; PART]).await < 300);
@@ -189,14 +190,14 @@ async fn the_same_key_goes_on_with_the_same_upload(setup: Setup) {
     assert_eq!(unfinished(&server).await.len(), 1);
 }
 
-/// A large upload that takes longer than keys are remembered is the same one when it is gone on with.
-async fn a_key_is_remembered_while_its_upload_waits(setup: Setup) {
+/// A large upload can take longer than `IDEMPOTENCY_TTL_MS`. Its client must still be able to resume it.
+async fn an_idempotency_key_is_kept_while_its_upload_is_open(setup: Setup) {
     let env = setup.env(&[SETTINGS[0], ("IDEMPOTENCY_TTL_MS", "60000")]);
     let server = env.start().await;
     let init = async || {
         let me = server.me();
         let request = me.request(reqwest::Method::POST, "/api/v2/files/init").header("idempotency-key", "k");
-        me.send(request.json(&cargo(LARGE))).await.expect(201)
+        me.send(request.json(&init_body(LARGE))).await.expect(201)
     };
     let first = init().await;
     env.advance(120_000);
@@ -204,17 +205,17 @@ async fn a_key_is_remembered_while_its_upload_waits(setup: Setup) {
     assert_eq!(id_of(&first), id_of(&init().await));
     server.me().delete(&format!("/api/v2/files/{}", id_of(&first))).await.expect(204);
     server.settle().await;
-    assert_ne!(id_of(&first), id_of(&init().await), "what has ended is not waited for");
+    assert_ne!(id_of(&first), id_of(&init().await), "an ended upload does not keep its key");
 }
 
-/// Joined while the file is ended: whoever wins, nothing is left that nobody answers for.
-async fn a_confirm_that_loses_leaves_no_object(setup: Setup) {
+/// Confirm and delete run at the same time. No object may be left without a file or a cleanup.
+async fn a_confirm_that_loses_against_a_delete_leaves_no_object(setup: Setup) {
     let settings = [("MULTIPART_THRESHOLD_BYTES", "1"), ("ORPHAN_BLOB_GRACE_MS", "0")];
     let env = setup.env(&settings);
     let server = env.start().await;
     for _ in 0..8 {
-        let grant = announce(&server, cargo(5)).await;
-        taken(&server.put_bytes(&grant, b"12345").await);
+        let grant = init_file(&server, init_body(5)).await;
+        accepted(&server.put_bytes(&grant, b"12345").await);
         let id = id_of(&grant);
         let path = format!("/api/v2/files/{id}");
         let me = server.me();
@@ -227,13 +228,14 @@ async fn a_confirm_that_loses_leaves_no_object(setup: Setup) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Rescued: its client sent every part and vanished.
-async fn parts_that_are_all_there_are_rescued(setup: Setup) {
+/// The client sent every part, but never confirmed.
+async fn an_upload_with_all_parts_is_rescued(setup: Setup) {
     let settings = [SETTINGS[0], SETTINGS[1], ("UPLOAD_WINDOW_POLICY", "rescue")];
     let env = setup.env(&settings);
     let server = env.start().await;
-    let (whole, half) = (announce(&server, cargo(LARGE)).await, announce(&server, cargo(LARGE)).await);
-    taken(&server.put_bytes(&whole, &bytes(LARGE)).await);
+    let (whole, half) =
+        (init_file(&server, init_body(LARGE)).await, init_file(&server, init_body(LARGE)).await);
+    accepted(&server.put_bytes(&whole, &bytes(LARGE)).await);
     assert!(put_part(&server, &half, 1, vec![1; PART]).await < 300);
     env.advance(LONG_MS);
     server.settle().await;
@@ -244,13 +246,13 @@ async fn parts_that_are_all_there_are_rescued(setup: Setup) {
 }
 
 on_each_store!(
-    a_large_file_comes_in_parts,
-    the_checksum_of_all_parts_is_found_out,
-    what_ends_leaves_no_parts,
-    an_upload_that_the_store_forgot_is_begun_anew,
-    an_upload_that_no_file_knows_is_ended,
-    the_same_key_goes_on_with_the_same_upload,
-    a_key_is_remembered_while_its_upload_waits,
-    a_confirm_that_loses_leaves_no_object,
-    parts_that_are_all_there_are_rescued,
+    a_large_file_is_uploaded_in_parts,
+    the_checksum_over_all_parts_is_verified,
+    an_ended_upload_leaves_no_parts,
+    an_upload_that_the_store_aborted_is_restarted,
+    an_unknown_multipart_upload_is_aborted,
+    the_same_idempotency_key_resumes_the_upload,
+    an_idempotency_key_is_kept_while_its_upload_is_open,
+    a_confirm_that_loses_against_a_delete_leaves_no_object,
+    an_upload_with_all_parts_is_rescued,
 );

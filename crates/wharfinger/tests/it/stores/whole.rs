@@ -1,4 +1,4 @@
-//! Files that come in one piece.
+//! Files that are uploaded in one request.
 
 use harness::radosgw;
 use serde_json::json;
@@ -10,7 +10,7 @@ use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::{
-    LONG_MS, Setup, Store, announce, bytes, cargo, downloaded, id_of, on_each_store, refused, taken,
+    LONG_MS, Setup, Store, accepted, bytes, downloaded, id_of, init_body, init_file, on_each_store, refused,
 };
 use crate::oracle;
 use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
@@ -20,39 +20,39 @@ async fn object_of(server: &TestApp, id: &str) -> Option<u64> {
     server.app.core.blobs.head(&key, None).await.ok().map(|meta| meta.size)
 }
 
-async fn a_file_lives_and_dies(setup: Setup) {
+async fn a_file_is_uploaded_downloaded_and_deleted(setup: Setup) {
     let env = setup.env(&[]);
     let server = env.start().await;
-    let cargo_bytes = bytes(700_001);
-    let grant = announce(&server, cargo(cargo_bytes.len())).await;
+    let whole = bytes(700_001);
+    let grant = init_file(&server, init_body(whole.len())).await;
     let id = id_of(&grant);
     server.me().confirm(&id).await.expect_problem(409, "object_missing");
-    taken(&server.put_bytes(&grant, &cargo_bytes).await);
+    accepted(&server.put_bytes(&grant, &whole).await);
     assert_eq!(server.me().confirm(&id).await.expect(200)["status"], "ready");
     let (got, headers) = downloaded(&server, &id).await;
-    assert!(got == cargo_bytes);
+    assert!(got == whole);
     assert_eq!(headers["content-type"], "application/x-cargo");
     assert_eq!(headers["content-disposition"], "attachment; filename*=UTF-8''cargo%2Ebin");
 
     server.me().delete(&format!("/api/v2/files/{id}")).await.expect(204);
     server.settle().await;
     assert_eq!(object_of(&server, &id).await, None);
-    assert_eq!(server.me().used().await, 700_001, "its URL may still bring bytes");
+    assert_eq!(server.me().used().await, 700_001, "the quota stays used while the URL is valid");
     env.advance(LONG_MS);
     server.settle().await;
     assert_eq!(server.me().used().await, 0);
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// The store cannot know that a file has ended: what comes by its URL is charged, and deleted again.
-async fn bytes_that_come_after_the_delete_go_too(setup: Setup) {
+/// The store does not know that the file was deleted. Bytes that arrive at its URL are charged, and deleted later.
+async fn bytes_that_arrive_after_the_delete_are_deleted_too(setup: Setup) {
     let env = setup.env(&[]);
     let server = env.start().await;
-    let grant = announce(&server, cargo(5)).await;
+    let grant = init_file(&server, init_body(5)).await;
     let id = id_of(&grant);
     server.me().delete(&format!("/api/v2/files/{id}")).await.expect(204);
     server.settle().await;
-    taken(&server.put_bytes(&grant, b"12345").await);
+    accepted(&server.put_bytes(&grant, b"12345").await);
     assert_eq!(object_of(&server, &id).await, Some(5));
     assert_eq!(server.me().used().await, 5);
     env.advance(LONG_MS);
@@ -61,13 +61,13 @@ async fn bytes_that_come_after_the_delete_go_too(setup: Setup) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Bytes may have come after that delete and before the URL was dead.
+/// Bytes can arrive after the first delete and before the URL expires.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delete_that_began_before_the_url_was_dead_is_not_the_last() {
+async fn a_delete_before_the_url_expires_is_repeated() {
     let env = TestEnv::on_s3(Database::Sqlite, &[]);
     let faults = Faults::block_at("delete");
     let server = env.start_with(faults.clone()).await;
-    let grant = announce(&server, cargo(5)).await;
+    let grant = init_file(&server, init_body(5)).await;
     server.me().delete(&format!("/api/v2/files/{}", id_of(&grant))).await.expect(204);
     let app = server.app.clone();
     let deleting = tokio::spawn(async move {
@@ -77,13 +77,13 @@ async fn a_delete_that_began_before_the_url_was_dead_is_not_the_last() {
     env.advance(LONG_MS);
     faults.release();
     deleting.await.expect("no panic").expect("it runs");
-    assert_eq!(faults.calls(), 2, "once more, when the URL was dead");
+    assert_eq!(faults.calls(), 2, "the delete is repeated after the URL expired");
     server.settle().await;
     assert_eq!(server.me().used().await, 0);
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Bytes that a client would unpack are others than those that are scanned and charged.
+/// A client would unpack the object, and get other bytes than those that were scanned and charged.
 async fn an_object_with_an_encoding_is_not_confirmed(setup: Setup) {
     let env = setup.env(&[("UPLOAD_WINDOW_POLICY", "rescue")]);
     let server = env.start().await;
@@ -93,9 +93,9 @@ async fn an_object_with_an_encoding_is_not_confirmed(setup: Setup) {
     let header = if setup.store == Store::Azure { "x-ms-blob-content-encoding" } else { "content-encoding" };
     let mut ids = Vec::new();
     for encoding in ["gzip", "GZIP, identity", "br"] {
-        let mut grant = announce(&server, cargo(packed.len())).await;
+        let mut grant = init_file(&server, init_body(packed.len())).await;
         grant["headers"][header] = json!(encoding);
-        taken(&server.put_bytes(&grant, &packed).await);
+        accepted(&server.put_bytes(&grant, &packed).await);
         let problem = server.me().confirm(&id_of(&grant)).await.expect_problem(409, "encoding_mismatch");
         assert!(
             problem["detail"].as_str().is_some_and(|text| text.contains("Content-Encoding")),
@@ -103,19 +103,19 @@ async fn an_object_with_an_encoding_is_not_confirmed(setup: Setup) {
         );
         ids.push(id_of(&grant));
     }
-    // Neither a rescue nor a batch takes it.
+    // A rescue or a batch must not accept it either.
     let batch =
-        server.me().post("/api/v2/batches", json!({ "files": [cargo(packed.len())] })).await.expect(201);
+        server.me().post("/api/v2/batches", json!({ "files": [init_body(packed.len())] })).await.expect(201);
     let mut grant = batch["files"][0].clone();
     grant["headers"][header] = json!("gzip");
-    taken(&server.put_bytes(&grant, &packed).await);
+    accepted(&server.put_bytes(&grant, &packed).await);
     let path = format!("/api/v2/batches/{}/complete", batch["batchId"].as_str().expect("an id"));
     server.me().post(&path, json!({})).await.expect_problem(409, "batch_incomplete");
-    let mut plain = announce(&server, cargo(packed.len())).await;
+    let mut plain = init_file(&server, init_body(packed.len())).await;
     plain["headers"][header] = json!("identity");
-    taken(&server.put_bytes(&plain, &packed).await);
+    accepted(&server.put_bytes(&plain, &packed).await);
     server.me().confirm(&id_of(&plain)).await.expect(200);
-    assert_eq!(downloaded(&server, &id_of(&plain)).await.0, packed, "as it was sent");
+    assert_eq!(downloaded(&server, &id_of(&plain)).await.0, packed, "the bytes as they were sent");
     env.advance(24 * LONG_MS);
     server.settle().await;
     for id in ids {
@@ -124,10 +124,9 @@ async fn an_object_with_an_encoding_is_not_confirmed(setup: Setup) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// The very same bytes with the same ETag, but said to be packed: a client that downloads them would unpack what nobody has
-/// scanned.
+/// The same bytes with the same ETag, but with a gzip encoding. A client would unpack bytes that were never scanned.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_encoding_that_comes_after_confirm_is_not_served() {
+async fn an_encoding_that_is_added_after_confirm_is_not_served() {
     let gateway = radosgw::shared();
     let bucket = gateway.create_bucket();
     let settings = [("PIPELINE_STAGES", "scan"), ("PIPELINE_BUILTIN_STAGES", "")];
@@ -158,19 +157,19 @@ async fn an_encoding_that_comes_after_confirm_is_not_served() {
     }
 }
 
-async fn what_was_confirmed_is_not_overwritten(setup: Setup) {
+async fn a_confirmed_object_cannot_be_overwritten(setup: Setup) {
     let env = setup.env(&[]);
     let server = env.start().await;
-    let grant = announce(&server, cargo(5)).await;
-    taken(&server.put_bytes(&grant, b"first").await);
+    let grant = init_file(&server, init_body(5)).await;
+    accepted(&server.put_bytes(&grant, b"first").await);
     refused(&server.put_bytes(&grant, b"other").await);
     server.me().confirm(&id_of(&grant)).await.expect(200);
     refused(&server.put_bytes(&grant, b"other").await);
     assert_eq!(downloaded(&server, &id_of(&grant)).await.0, b"first");
 }
 
-/// What the store says it enforces it refuses; what it does not say it lets pass, and confirm finds it out.
-async fn what_was_not_announced_is_refused_or_found_out(setup: Setup) {
+/// The store refuses what it enforces. Confirm verifies the rest.
+async fn bytes_that_differ_from_the_init_request_are_refused(setup: Setup) {
     let env = setup.env(&[]);
     let server = env.start().await;
     let caps = server.app.core.blobs.capabilities();
@@ -180,13 +179,13 @@ async fn what_was_not_announced_is_refused_or_found_out(setup: Setup) {
         Store::Azure => assert_eq!(enforced, [false, false, true, false]),
     }
     for wrong in [&b"1234"[..], b"123456", b""] {
-        let grant = announce(&server, cargo(5)).await;
+        let grant = init_file(&server, init_body(5)).await;
         let answer = server.put_bytes(&grant, wrong).await;
         if caps.enforces_size {
             refused(&answer);
             server.me().confirm(&id_of(&grant)).await.expect_problem(409, "object_missing");
         } else {
-            taken(&answer);
+            accepted(&answer);
             let problem = server.me().confirm(&id_of(&grant)).await.expect_problem(409, "size_mismatch");
             assert_eq!(
                 (problem["expected"].as_u64(), problem["actual"].as_u64()),
@@ -195,25 +194,25 @@ async fn what_was_not_announced_is_refused_or_found_out(setup: Setup) {
         }
     }
     if caps.enforces_content_type {
-        let mut other_type = announce(&server, cargo(5)).await;
+        let mut other_type = init_file(&server, init_body(5)).await;
         other_type["headers"]["content-type"] = json!("text/html");
         refused(&server.put_bytes(&other_type, b"12345").await);
     }
     let sum = to_hex(&<sha2::Sha256 as sha2::Digest>::digest(b"right"));
     let declared = json!({ "fileName": "c", "size": 5, "checksumSha256": sum });
-    let grant = announce(&server, declared.clone()).await;
-    taken(&server.put_bytes(&grant, b"wrong").await);
+    let grant = init_file(&server, declared.clone()).await;
+    accepted(&server.put_bytes(&grant, b"wrong").await);
     server.me().confirm(&id_of(&grant)).await.expect_problem(409, "checksum_mismatch");
-    let grant = announce(&server, declared).await;
-    taken(&server.put_bytes(&grant, b"right").await);
+    let grant = init_file(&server, declared).await;
+    accepted(&server.put_bytes(&grant, b"right").await);
     server.me().confirm(&id_of(&grant)).await.expect(200);
     env.advance(LONG_MS);
     server.settle().await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Overwritten by somebody with keys of their own: not served, unless the store kept the version that was meant.
-async fn an_object_changed_behind_our_back(database: Database) {
+/// Other clients with store keys can overwrite an object. If the store keeps versions, the confirmed one is served.
+async fn an_overwritten_object_is_not_served(database: Database) {
     for versions in [false, true] {
         let gateway = radosgw::shared();
         let bucket = gateway.create_bucket();
@@ -246,17 +245,17 @@ async fn an_object_changed_behind_our_back(database: Database) {
     }
 }
 
-/// The object is read to the end before it is confirmed: that may take longer than its window has left.
+/// Confirm reads the whole object, which can take longer than the rest of the upload window.
 async fn a_file_that_is_being_confirmed_is_not_reclaimed(setup: Setup) {
     let env = setup.env(&[]);
     let server = env.start().await;
     let sum = to_hex(&<sha2::Sha256 as sha2::Digest>::digest(b"right"));
-    let grant = announce(&server, json!({ "fileName": "c", "size": 5, "checksumSha256": sum })).await;
-    taken(&server.put_bytes(&grant, b"right").await);
+    let grant = init_file(&server, json!({ "fileName": "c", "size": 5, "checksumSha256": sum })).await;
+    accepted(&server.put_bytes(&grant, b"right").await);
     let path = format!("/api/v2/files/{}", id_of(&grant));
     let window_and_grace_ms = 3_600_000 + 60_000;
     env.advance(window_and_grace_ms - 1_000);
-    // A client that is wrong about its own bytes, so that the file is still registered afterwards.
+    // The checksum is wrong, so the file stays registered.
     let wrong = json!({ "checksumSha256": to_hex(&[7; 32]) });
     server.me().post(&format!("{path}/confirm"), wrong).await.expect_problem(409, "checksum_mismatch");
     env.advance(2_000);
@@ -268,8 +267,8 @@ async fn a_file_that_is_being_confirmed_is_not_reclaimed(setup: Setup) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// A large file needs the store at once. Where it is away and nobody can ask for the file again, nothing is charged.
-async fn what_could_not_be_granted_is_not_charged(database: Database) {
+/// Init of a large file calls the store. If that fails, the client has no file id, so nothing may stay charged.
+async fn a_failed_init_is_not_charged(database: Database) {
     let gateway = radosgw::shared();
     let proxy = harness::proxy::Proxy::to(("127.0.0.1", gateway.port())).expect("a proxy");
     let (bucket, endpoint) = (gateway.create_bucket(), format!("http://{}", proxy.addr()));
@@ -289,10 +288,10 @@ async fn what_could_not_be_granted_is_not_charged(database: Database) {
 on_each_store!(
     an_object_with_an_encoding_is_not_confirmed,
     a_file_that_is_being_confirmed_is_not_reclaimed,
-    a_file_lives_and_dies,
-    bytes_that_come_after_the_delete_go_too,
-    what_was_confirmed_is_not_overwritten,
-    what_was_not_announced_is_refused_or_found_out,
+    a_file_is_uploaded_downloaded_and_deleted,
+    bytes_that_arrive_after_the_delete_are_deleted_too,
+    a_confirmed_object_cannot_be_overwritten,
+    bytes_that_differ_from_the_init_request_are_refused,
 );
 
-on_each_database!(an_object_changed_behind_our_back, what_could_not_be_granted_is_not_charged);
+on_each_database!(an_overwritten_object_is_not_served, a_failed_init_is_not_charged);
