@@ -1,5 +1,5 @@
-//! Settings: defaults < `wharfinger.toml` < environment < flags, read once and checked once. No other module reads the
-//! environment (test `one_reader_each_for_the_environment_and_the_clock`).
+//! Settings: defaults < `wharfinger.toml` < environment < flags. No other module reads the environment (test
+//! `only_one_module_reads_the_environment_and_one_the_clock`); libraries may read variables of theirs.
 
 mod address;
 mod blob_url;
@@ -204,7 +204,7 @@ impl Settings {
         }
     }
 
-    /// Secrets made by the program are for the embedded database only.
+    /// Only with the embedded database, the program creates secrets in the data dir.
     pub fn is_embedded(&self) -> bool {
         matches!(self.database, CatalogUrl::Sqlite(_))
     }

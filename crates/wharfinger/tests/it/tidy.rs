@@ -1,4 +1,4 @@
-//! The house rules that a machine can check.
+//! House rules that a test can check.
 
 mod layers;
 
@@ -25,47 +25,47 @@ fn sources() -> Vec<(PathBuf, String)> {
             }
         }
     }
-    assert!(found.len() > 50, "the sources were found");
+    assert!(found.len() > 50, "sources are missing");
     found
 }
 
-/// Lines of running code: what comes before the tests of the same file.
+/// The code before the tests of the same file.
 fn running_code(text: &str) -> &str {
     text.split("#[cfg(test)]").next().unwrap_or(text)
 }
 
 #[test]
-fn every_file_says_what_it_is_for() {
+fn every_file_starts_with_a_doc_comment() {
     for (path, text) in sources() {
-        assert!(text.starts_with("//!"), "{} opens without a //! line", path.display());
+        assert!(text.starts_with("//!"), "{} does not start with a //! line", path.display());
     }
 }
 
 #[test]
-fn files_hold_one_idea() {
+fn files_are_short() {
     for (path, text) in sources() {
         let lines = text.lines().count();
-        assert!(lines <= LINES_MAX, "{} has {lines} lines: split it by noun", path.display());
+        assert!(lines <= LINES_MAX, "{} has {lines} lines: split it", path.display());
     }
 }
 
 #[test]
-fn nothing_is_called_by_what_it_is_not() {
+fn no_file_has_a_vague_name() {
     for (path, _) in sources() {
         for part in path.with_extension("").iter().filter_map(|part| part.to_str()) {
             let vague = ["util", "utils", "common", "helper", "helpers", "manager", "misc"];
-            assert!(!vague.contains(&part), "{} names nothing", path.display());
+            assert!(!vague.contains(&part), "{} has a vague name", path.display());
         }
     }
 }
 
 #[test]
-fn nothing_is_left_unfinished() {
+fn no_unfinished_code_is_left() {
     for (path, text) in sources().into_iter().filter(|(path, _)| !path.ends_with("tidy.rs")) {
         // `cargo xtask prove` runs these.
         let text = text.replace("#[ignore = \"long: cargo xtask prove\"]", "");
         for word in ["todo!(", "unimplemented!(", "FIXME", "XXX", "#[ignore", "dbg!("] {
-            assert!(!text.contains(word), "{} holds {word}", path.display());
+            assert!(!text.contains(word), "{} contains {word}", path.display());
         }
     }
 }
@@ -76,12 +76,16 @@ fn running_code_does_not_unwrap() {
         if path.components().any(|part| part.as_os_str() == "tests") {
             continue;
         }
-        assert!(!running_code(&text).contains(".unwrap()"), "{} unwraps: say why it holds", path.display());
+        assert!(
+            !running_code(&text).contains(".unwrap()"),
+            "{} calls unwrap: use expect and say why it cannot fail",
+            path.display()
+        );
     }
 }
 
 #[test]
-fn one_reader_each_for_the_environment_and_the_clock() {
+fn only_one_module_reads_the_environment_and_one_the_clock() {
     let program = Path::new("crates/wharfinger/src");
     for (path, text) in sources().into_iter().filter(|(path, _)| path.starts_with("crates")) {
         if path.components().any(|part| part.as_os_str() == "tests") {
@@ -91,7 +95,7 @@ fn one_reader_each_for_the_environment_and_the_clock() {
         if !path.starts_with(program.join("config")) {
             assert!(!code.contains("env::var"), "{} reads the environment", path.display());
         }
-        // The second is for what is said to stores and by them, who have clocks of their own.
+        // `skew.rs` compares this clock with the clocks of the stores.
         let skew = Path::new("crates/wharfinger-stores/src/skew.rs");
         if path != program.join("clock.rs") && path != skew {
             assert!(!code.contains("SystemTime::now"), "{} reads a clock", path.display());
@@ -101,7 +105,7 @@ fn one_reader_each_for_the_environment_and_the_clock() {
 }
 
 #[test]
-fn the_core_is_pure_and_the_program_names_no_driver() {
+fn the_core_is_pure_and_crates_use_only_allowed_dependencies() {
     let manifest = |name: &str| {
         std::fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("a manifest")
     };
@@ -111,8 +115,8 @@ fn the_core_is_pure_and_the_program_names_no_driver() {
     }
     let program = manifest("wharfinger");
     let used = program.split("[dev-dependencies]").next().expect("a first part");
-    assert!(!used.contains("sqlx ="), "the program names a driver");
-    let never = [
+    assert!(!used.contains("sqlx ="), "the program uses a driver");
+    let forbidden = [
         (
             "wharfinger-catalog",
             &["wharfinger-stores", "wharfinger-engines", "aws-sdk-s3", "redis", "lapin", "reqwest"][..],
@@ -121,7 +125,7 @@ fn the_core_is_pure_and_the_program_names_no_driver() {
         ("wharfinger-engines", &["wharfinger-catalog", "wharfinger-stores", "sqlx", "aws-sdk-s3", "axum"]),
         ("wharfinger-calls", &["wharfinger-"]),
     ];
-    for (name, others) in never {
+    for (name, others) in forbidden {
         let text = manifest(name);
         let used = text.split("[dependencies]").nth(1).expect("dependencies");
         let used = used.split("[dev-dependencies]").next().expect("a first part");
@@ -131,9 +135,9 @@ fn the_core_is_pure_and_the_program_names_no_driver() {
     }
 }
 
-/// Each defence is linked to its test.
+/// Each row of the page must link to its test.
 #[test]
-fn what_the_security_page_names_is_there() {
+fn every_link_of_the_security_page_exists() {
     let text = std::fs::read_to_string(root().join("docs/security.md")).expect("docs/security.md");
     let targets: Vec<&str> = text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();
     assert!(targets.len() > 20, "{targets:?}");
@@ -148,14 +152,14 @@ fn what_the_security_page_names_is_there() {
 }
 
 #[test]
-fn the_architecture_fits_on_its_pages() {
+fn the_architecture_page_is_short_and_lists_every_folder() {
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     assert!(text.lines().count() < 200);
     for entry in std::fs::read_dir(root().join("crates/wharfinger/src")).expect("the program") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
             let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
-            assert!(text.contains(&format!("{name}/")), "{name}/ is on the map");
+            assert!(text.contains(&format!("{name}/")), "{name}/ is missing");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! What an expression of Prometheus names: metrics, with the labels it picks them by, and labels it groups by.
+//! Parses Prometheus expressions: the metrics with their label matchers, and the labels of groupings.
 
-/// A metric, and the labels it is picked by: name, and the values that are meant, if they are said one by one.
+/// A metric with its label matchers: the label, and its values if the matcher lists them.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Picked {
+pub struct Selector {
     pub metric: String,
     pub labels: Vec<(String, Vec<String>)>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Named {
-    pub metrics: Vec<Picked>,
+pub struct Parsed {
+    pub metrics: Vec<Selector>,
     pub groupings: Vec<String>,
 }
 
@@ -20,7 +20,7 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == ':'
 }
 
-/// `[5m]` and the like name nothing.
+/// Removes ranges like `[5m]`.
 fn without_ranges(expression: &str) -> String {
     let parts = expression.split('[').enumerate();
     parts
@@ -28,9 +28,10 @@ fn without_ranges(expression: &str) -> String {
         .collect()
 }
 
-/// `state="a"`, `outcome=~"a|b"`; of other patterns the values are not said.
+/// Parses `state="a"` and `outcome=~"a|b"`. Other patterns give no values.
 fn label(matcher: &str) -> (String, Vec<String>) {
-    let (name, rest) = matcher.split_once(['=', '!']).unwrap_or_else(|| panic!("{matcher} picks nothing"));
+    let (name, rest) =
+        matcher.split_once(['=', '!']).unwrap_or_else(|| panic!("{matcher} is not a label matcher"));
     let value = rest.trim_start_matches(['=', '~']).trim_matches('"');
     let values = if rest.contains("..") { Vec::new() } else { value.split('|').map(str::to_owned).collect() };
     (name.trim().to_owned(), values)
@@ -45,9 +46,9 @@ fn is_operation(word: &str, after: &str) -> bool {
         || word.starts_with(|c: char| c.is_ascii_digit())
 }
 
-pub fn named(expression: &str) -> Named {
+pub fn parse(expression: &str) -> Parsed {
     let text = without_ranges(expression);
-    let (mut found, mut rest) = (Named::default(), text.as_str());
+    let (mut found, mut rest) = (Parsed::default(), text.as_str());
     while let Some(start) = rest.find(is_word) {
         let word = &rest[start..][..rest[start..].find(|c| !is_word(c)).unwrap_or(rest.len() - start)];
         let after = rest[start + word.len()..].trim_start();
@@ -61,22 +62,22 @@ pub fn named(expression: &str) -> Named {
         } else if let Some(behind) = after.strip_prefix('{') {
             let (list, behind) = behind.split_once('}').expect("closed labels");
             let labels = list.split(", ").map(label).collect();
-            found.metrics.push(Picked { metric: word.to_owned(), labels });
+            found.metrics.push(Selector { metric: word.to_owned(), labels });
             rest = behind;
         } else if !is_operation(word, after) {
-            found.metrics.push(Picked { metric: word.to_owned(), labels: Vec::new() });
+            found.metrics.push(Selector { metric: word.to_owned(), labels: Vec::new() });
         }
     }
     found
 }
 
 #[test]
-fn expressions_are_read() {
-    let read = named(
+fn expressions_are_parsed() {
+    let parsed = parse(
         "sum by (le, route) (rate(a_bucket{route!~\"/x|/y\", status=~\"5..\"}[5m])) > 10 \
          unless on () max(b offset 1h) or c{d=\"e\"}",
     );
-    let picked = |metric: &str, labels: &[(&str, &[&str])]| Picked {
+    let selector = |metric: &str, labels: &[(&str, &[&str])]| Selector {
         metric: metric.to_owned(),
         labels: labels
             .iter()
@@ -84,9 +85,9 @@ fn expressions_are_read() {
             .collect(),
     };
     let metrics = vec![
-        picked("a_bucket", &[("route", &["/x", "/y"]), ("status", &[])]),
-        picked("b", &[]),
-        picked("c", &[("d", &["e"])]),
+        selector("a_bucket", &[("route", &["/x", "/y"]), ("status", &[])]),
+        selector("b", &[]),
+        selector("c", &[("d", &["e"])]),
     ];
-    assert_eq!(read, Named { metrics, groupings: vec!["le".into(), "route".into()] });
+    assert_eq!(parsed, Parsed { metrics, groupings: vec!["le".into(), "route".into()] });
 }

@@ -1,4 +1,4 @@
-//! Alerts and panels ask for what the program really exposes, and it exposes all that is promised.
+//! Alerts and panels use only exposed metrics, and every metric of the contract is exposed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use reqwest::Client;
 use serde_json::{Value, json};
 
 use super::alerts::expressions;
-use super::expression::{Named, named};
+use super::expression::{Parsed, parse};
 use super::{deploy, read};
 use crate::cli::program::{Place, Served};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The names that are fixed, with the labels of each; with a tenant's nothing is known before a tenant comes.
-const PROMISED: [(&str, &str, &[&str]); 38] = [
+/// The metrics of the contract with their labels. Those with a tenant label appear with the first tenant.
+const CONTRACT: [(&str, &str, &[&str]); 38] = [
     ("resource_orphaned_files_cleaned_total", "counter", &["tenant_id"]),
     ("resource_quota_refunded_bytes_total", "counter", &["tenant_id"]),
     ("resource_cleanup_failures_total", "counter", &["error_type"]),
@@ -56,8 +56,8 @@ const PROMISED: [(&str, &str, &[&str]); 38] = [
     ("wharfinger_outbox_lines_dropped_total", "counter", &["destination"]),
 ];
 
-/// What removes rows for good: each kind from the beginning.
-const EXPIRING: [(&str, &str, &[&str]); 2] = [
+/// Counters of removed rows. All label values are exposed from the start.
+const REMOVED_ROWS: [(&str, &str, &[&str]); 2] = [
     (
         "wharfinger_rows_expired_total",
         "table",
@@ -70,12 +70,12 @@ fn client() -> Client {
     Client::builder().no_proxy().build().expect("a client")
 }
 
-/// One scrape: of each metric its kind, its help, and its samples.
+/// One scrape: the type, the help and the samples of each metric.
 #[derive(Default)]
 struct Scrape {
     kinds: BTreeMap<String, String>,
     helps: BTreeMap<String, String>,
-    /// By name as it is written, `_bucket` and the like included: label by label the values that are there.
+    /// By sample name, with suffixes like `_bucket`: the values of each label.
     labels: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
     values: BTreeMap<String, f64>,
 }
@@ -92,9 +92,9 @@ impl Scrape {
             if let Some(rest) = line.strip_prefix("# ") {
                 let mut words = rest.splitn(3, ' ');
                 let (what, name) = (words.next().expect("a word"), words.next().expect("a name"));
-                let said = words.next().unwrap_or_default().to_owned();
+                let text = words.next().unwrap_or_default().to_owned();
                 let into = if what == "TYPE" { &mut scrape.kinds } else { &mut scrape.helps };
-                into.insert(name.to_owned(), said);
+                into.insert(name.to_owned(), text);
                 continue;
             }
             let (sample, value) = line.rsplit_once(' ').expect("a value");
@@ -108,38 +108,39 @@ impl Scrape {
         scrape
     }
 
-    fn assert_answers(&self, origin: &str, asked: &Named) {
-        assert!(!asked.metrics.is_empty(), "{origin} asks for nothing");
-        // What Prometheus itself puts there.
+    fn assert_exposes(&self, origin: &str, expression: &Parsed) {
+        assert!(!expression.metrics.is_empty(), "{origin} uses no metric");
+        // Prometheus adds these labels.
         let mut known: BTreeSet<&str> = BTreeSet::from(["instance", "job"]);
-        for picked in asked.metrics.iter().filter(|picked| picked.metric != "up") {
-            let Some(labels) = self.labels.get(&picked.metric) else {
-                panic!("{origin}: {} is not exposed", picked.metric)
+        for selector in expression.metrics.iter().filter(|selector| selector.metric != "up") {
+            let Some(labels) = self.labels.get(&selector.metric) else {
+                panic!("{origin}: {} is not exposed", selector.metric)
             };
             known.extend(labels.keys().map(String::as_str));
-            for (label, values) in &picked.labels {
-                let there =
-                    labels.get(label).unwrap_or_else(|| panic!("{origin}: {} has no {label}", picked.metric));
-                // Not every answer that a call may give was given.
-                let is_answer =
-                    label == "status" && picked.metric.starts_with("http_request_duration_seconds");
-                for value in values.iter().filter(|_| !is_answer) {
-                    let is_there = match value.strip_suffix(".*") {
-                        Some(beginning) => there.iter().any(|there| there.starts_with(beginning)),
-                        None => there.contains(value),
+            for (label, values) in &selector.labels {
+                let exposed = labels
+                    .get(label)
+                    .unwrap_or_else(|| panic!("{origin}: {} has no {label}", selector.metric));
+                // The test does not cause every HTTP status.
+                let is_http_status =
+                    label == "status" && selector.metric.starts_with("http_request_duration_seconds");
+                for value in values.iter().filter(|_| !is_http_status) {
+                    let is_exposed = match value.strip_suffix(".*") {
+                        Some(prefix) => exposed.iter().any(|exposed| exposed.starts_with(prefix)),
+                        None => exposed.contains(value),
                     };
-                    assert!(is_there, "{origin}: {label} is never {value:?}, but {there:?}");
+                    assert!(is_exposed, "{origin}: {label} is never {value:?}, only {exposed:?}");
                 }
             }
         }
-        for label in &asked.groupings {
-            assert!(known.contains(label.as_str()), "{origin}: nothing has the label {label}");
+        for label in &expression.groupings {
+            assert!(known.contains(label.as_str()), "{origin}: no metric has the label {label}");
         }
     }
 }
 
-/// A server with every engine, of which everything that is counted by tenant has happened once.
-fn server_with_all(place: &Place) -> Served {
+/// A server with every engine, and an upload window that is short enough to expire in the test.
+fn server_with_all_engines(place: &Place) -> Served {
     let (redis, vhost) =
         (harness::redis::shared().own_database(), harness::rabbitmq::shared().create_vhost());
     place.serve(&[
@@ -153,24 +154,24 @@ fn server_with_all(place: &Place) -> Served {
     ])
 }
 
-/// Asks until the scrape is as it should be.
-async fn scrape_until(server: &Served, what: &str, is_so: impl Fn(&Scrape) -> bool) -> Scrape {
+/// Repeats the scrape until the check is true.
+async fn scrape_until(server: &Served, what: &str, check: impl Fn(&Scrape) -> bool) -> Scrape {
     let started = Instant::now();
     loop {
         let scrape = Scrape::of(server).await;
-        if is_so(&scrape) {
+        if check(&scrape) {
             return scrape;
         }
-        assert!(started.elapsed() < PATIENCE, "never came about: {what}");
+        assert!(started.elapsed() < TIME_LIMIT, "time limit reached: {what}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-async fn use_it(place: &Place, server: &Served) {
+async fn send_requests(place: &Place, server: &Served) {
     let (user, operator) = (place.token("t", "u", "user"), place.token("ops", "op", "operator"));
     let client = client();
-    let forgotten = json!({ "fileName": "forgotten", "size": 5 });
-    let call = client.post(format!("{}/api/v2/files/init", server.url)).bearer_auth(&user).json(&forgotten);
+    let unconfirmed = json!({ "fileName": "unconfirmed", "size": 5 });
+    let call = client.post(format!("{}/api/v2/files/init", server.url)).bearer_auth(&user).json(&unconfirmed);
     assert_eq!(call.send().await.expect("an answer").status(), 201);
     let call =
         client.post(format!("{}/api/v2/events", server.url)).bearer_auth(&user).json(&json!({ "a": 1 }));
@@ -199,11 +200,11 @@ fn panels() -> Vec<(String, String)> {
     let (mut ids, mut found) = (BTreeSet::new(), Vec::new());
     for panel in dashboard["panels"].as_array().expect("panels") {
         let title = panel["title"].as_str().expect("a title").to_owned();
-        assert!(ids.insert(panel["id"].as_u64().expect("an id")), "{title} has another's id");
+        assert!(ids.insert(panel["id"].as_u64().expect("an id")), "{title} has the id of another panel");
         if panel["type"] == "row" {
             continue;
         }
-        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title} is for any Prometheus");
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title} has a fixed data source");
         for target in panel["targets"].as_array().expect("targets") {
             found.push((title.clone(), target["expr"].as_str().expect("an expression").to_owned()));
         }
@@ -212,12 +213,14 @@ fn panels() -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn alerts_and_panels_ask_for_what_is_exposed() {
+async fn alerts_and_panels_use_only_exposed_metrics() {
     let place = Place::new();
-    let server = server_with_all(&place);
-    use_it(&place, &server).await;
-    let scrape =
-        scrape_until(&server, "an upload is reclaimed, a sweep has run, RabbitMQ is asked", |scrape| {
+    let server = server_with_all_engines(&place);
+    send_requests(&place, &server).await;
+    let scrape = scrape_until(
+        &server,
+        "an upload is reclaimed, all sweeps have run, RabbitMQ is connected",
+        |scrape| {
             let labels =
                 |metric: &str, label: &str| scrape.labels.get(metric).and_then(|labels| labels.get(label));
             scrape.labels.contains_key("resource_quota_refunded_bytes_total")
@@ -227,50 +230,51 @@ async fn alerts_and_panels_ask_for_what_is_exposed() {
                     .is_some_and(|sweeps| sweeps.len() == 6)
                 && labels("http_request_duration_seconds_count", "route")
                     .is_some_and(|r| r.contains("/metrics"))
-        })
-        .await;
+        },
+    )
+    .await;
 
     let (rules, panels) = (expressions(&read(&deploy("prometheus/rules.yml"))), panels());
     assert!(rules.len() > 20 && panels.len() > 40, "{} rules, {} panels", rules.len(), panels.len());
     for (origin, expression) in rules.iter().chain(&panels) {
-        scrape.assert_answers(origin, &named(expression));
+        scrape.assert_exposes(origin, &parse(expression));
     }
-    // The other way round: what is exposed is in a panel.
+    // Every exposed metric also has a panel.
     let shown: BTreeSet<String> = panels
         .iter()
-        .flat_map(|(_, expression)| named(expression).metrics)
-        .map(|picked| picked.metric)
+        .flat_map(|(_, expression)| parse(expression).metrics)
+        .map(|selector| selector.metric)
         .collect();
     for (name, kind) in &scrape.kinds {
-        let written = if kind == "histogram" { format!("{name}_bucket") } else { name.clone() };
-        assert!(shown.contains(&written), "{name} is in no panel");
+        let sample = if kind == "histogram" { format!("{name}_bucket") } else { name.clone() };
+        assert!(shown.contains(&sample), "{name} is in no panel");
         assert!(scrape.helps.get(name).is_some_and(|help| help.len() > 5), "{name} has no help");
     }
-    for (name, kind, labels) in PROMISED {
+    for (name, kind, labels) in CONTRACT {
         assert_eq!(scrape.kinds.get(name).map(String::as_str), Some(kind), "{name}");
         let sample = if kind == "histogram" { format!("{name}_count") } else { name.to_owned() };
-        let there: Vec<&str> = scrape.labels[&sample].keys().map(String::as_str).collect();
-        assert_eq!(there, labels, "{name}");
+        let exposed: Vec<&str> = scrape.labels[&sample].keys().map(String::as_str).collect();
+        assert_eq!(exposed, labels, "{name}");
     }
 }
 
-/// `increase()` sees nothing of a series whose first value is not 0.
+/// `increase()` misses the first event if the first value of a series is not 0.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_not_happened_yet_is_zero() {
+async fn counters_start_at_zero() {
     let place = Place::new();
     let server = place.serve(&[]);
     let scrape = Scrape::of(&server).await;
-    for (name, kind, labels) in PROMISED {
+    for (name, kind, labels) in CONTRACT {
         if kind == "counter" && !labels.contains(&"tenant_id") {
             let samples = scrape.values.iter().filter(|(sample, _)| sample.split('{').next() == Some(name));
             let values: Vec<f64> = samples.map(|(_, value)| *value).collect();
-            assert!(!values.is_empty(), "{name} is not there");
-            assert!(values.iter().all(|value| *value == 0.0), "{name} has counted");
+            assert!(!values.is_empty(), "{name} is missing");
+            assert!(values.iter().all(|value| *value == 0.0), "{name} is not 0");
         } else if kind == "gauge" && !labels.contains(&"sweep") {
-            assert!(scrape.kinds.contains_key(name), "{name} is not there");
+            assert!(scrape.kinds.contains_key(name), "{name} is missing");
         }
     }
-    for (name, label, values) in EXPIRING {
+    for (name, label, values) in REMOVED_ROWS {
         for value in values {
             let sample = format!("{name}{{{label}=\"{value}\"}}");
             assert_eq!(scrape.values.get(&sample), Some(&0.0), "{sample}");
@@ -279,14 +283,14 @@ async fn what_has_not_happened_yet_is_zero() {
 }
 
 #[test]
-fn prometheus_understands_every_panel() {
+fn promtool_accepts_the_expression_of_every_panel() {
     let rules: String = panels()
         .iter()
         .enumerate()
         .map(|(at, (_, expression))| {
             let expression = expression.replace("$__rate_interval", "5m");
             assert!(!expression.contains('$'), "{expression} has a variable");
-            // JSON's strings are YAML's, too.
+            // A JSON string is also a YAML string.
             format!("      - record: panel:{at}\n        expr: {}\n", json!(expression))
         })
         .collect();

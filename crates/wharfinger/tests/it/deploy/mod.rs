@@ -1,5 +1,4 @@
-//! What is under `deploy/` names only settings that exist, with values that are possible: a file that nobody runs here
-//! rots otherwise.
+//! The files in `deploy/` use only existing settings with valid values. Nothing else here runs them.
 
 mod alerts;
 mod expression;
@@ -9,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use wharfinger::config::{Flags, SETTINGS, Settings};
 
-/// What the images of the engines read.
+/// Variables that the images of the engines read.
 const ENGINES: [&str; 5] = ["POSTGRES_", "REDISCLI_", "RABBITMQ_", "MINIO_", "MC_HOST_"];
 const STORES: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
-/// For what the files leave to whoever copies them; long enough for any secret.
+/// For values that the operator must set. It is long enough for any secret.
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
 pub fn deploy(name: &str) -> PathBuf {
@@ -32,7 +31,7 @@ fn setting(name: &str) -> Option<&'static str> {
     SETTINGS.iter().map(|setting| setting.env).find(|known| *known == name)
 }
 
-fn is_ours(name: &str) -> bool {
+fn is_known(name: &str) -> bool {
     setting(name).is_some() || STORES.iter().any(|start| name.starts_with(start))
 }
 
@@ -41,97 +40,97 @@ fn pair(line: &str, between: &str) -> Option<(String, String)> {
     is_name(name).then(|| (name.to_owned(), value.trim().trim_matches('"').to_owned()))
 }
 
-/// Loads them as flags, the only layer that no file and no variable of this machine overrides.
-fn assert_possible(origin: &str, pairs: &[(String, String)]) {
+/// Loads the pairs as flags, because no file and no variable of this machine overrides a flag.
+fn assert_valid(origin: &str, pairs: &[(String, String)]) {
     let overrides = pairs.iter().map(|(name, value)| {
         let name = setting(name).unwrap_or_else(|| Box::leak(name.clone().into_boxed_str()));
         (name, if value.is_empty() { SECRET.to_owned() } else { value.clone() })
     });
     let flags = Flags { config: Some(deploy("../wharfinger.default.toml")), overrides: overrides.collect() };
     let settings = Settings::load(&flags).unwrap_or_else(|bad| panic!("{origin}: {bad}"));
-    assert!(!settings.is_embedded(), "{origin} is for many processes");
-    assert!(settings.quota_redis.is_some() && settings.broker_rabbit.is_some(), "{origin} has every engine");
-    assert!(settings.shutdown_drain_ms > 0, "{origin} has a load balancer");
+    assert!(!settings.is_embedded(), "{origin} has settings of a single process");
+    assert!(settings.quota_redis.is_some() && settings.broker_rabbit.is_some(), "{origin} lacks an engine");
+    assert!(settings.shutdown_drain_ms > 0, "{origin} has no drain time for the load balancer");
 }
 
 #[test]
-fn example_settings() {
+fn the_example_settings_are_valid() {
     let files = std::fs::read_dir(deploy("examples")).expect("examples");
     let mut seen = 0;
     for path in files.map(|entry| entry.expect("an entry").path()) {
         let (text, origin) = (read(&path), path.display().to_string());
         let pairs: Vec<_> = text.lines().filter_map(|line| pair(line, "=")).collect();
-        // What is commented out is meant to be used as well.
+        // Users also copy the settings that are commented out.
         let hints = text.lines().filter_map(|line| pair(line.strip_prefix("# ")?, "="));
         for (name, _) in pairs.iter().cloned().chain(hints) {
-            assert!(is_ours(&name), "{origin}: {name} is no setting");
+            assert!(is_known(&name), "{origin}: {name} is not a setting");
         }
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            assert!(pair(line, "=").is_some(), "{origin}: {line:?} is no setting");
+            assert!(pair(line, "=").is_some(), "{origin}: {line:?} is not a setting");
         }
-        assert_possible(&origin, &pairs);
+        assert_valid(&origin, &pairs);
         seen += 1;
     }
     assert_eq!(seen, 3);
 }
 
-/// `${NAME:?}` and the like.
-fn wanted(text: &str) -> Vec<String> {
+/// The names in references like `${NAME:?}`.
+fn referenced(text: &str) -> Vec<String> {
     let ends = |c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
     let starts = text.split("${").skip(1);
     starts.map(|rest| rest.split(ends).next().unwrap_or_default().to_owned()).collect()
 }
 
 #[test]
-fn the_compose_file() {
+fn the_settings_of_the_compose_file_are_valid() {
     let text = read(&deploy("compose.yaml"));
     let pairs: Vec<_> = text.lines().filter_map(|line| pair(line.trim_start(), ": ")).collect();
     assert!(pairs.len() > 15, "the variables were found");
     for (name, _) in &pairs {
         let is_engines = ENGINES.iter().any(|start| name.starts_with(start));
-        assert!(is_ours(name) || is_engines, "compose.yaml: {name} is no setting");
+        assert!(is_known(name) || is_engines, "compose.yaml: {name} is not a setting");
     }
-    let mut ours: Vec<_> = pairs.into_iter().filter(|(name, _)| is_ours(name)).collect();
+    let mut ours: Vec<_> = pairs.into_iter().filter(|(name, _)| is_known(name)).collect();
     for (_, value) in &mut ours {
-        for name in wanted(value) {
+        for name in referenced(value) {
             *value = value.replace(&format!("${{{name}:?}}"), SECRET);
         }
-        assert!(!value.contains('$'), "every secret stops the start where it is missing: {value}");
+        assert!(!value.contains('$'), "the start must fail if a secret is missing: {value}");
     }
-    assert_possible("compose.yaml", &ours);
+    assert_valid("compose.yaml", &ours);
 
     let example = read(&deploy("compose.env.example"));
     let mut given: Vec<String> = example.lines().filter_map(|line| pair(line, "=")).map(|p| p.0).collect();
-    let mut used = wanted(&text);
+    let mut used = referenced(&text);
     for names in [&mut given, &mut used] {
         names.sort();
         names.dedup();
     }
-    assert_eq!(given, used, "compose.env.example has what compose.yaml wants");
+    assert_eq!(given, used, "compose.env.example has other variables than compose.yaml");
 }
 
 #[test]
-fn the_units() {
+fn the_systemd_units_use_only_existing_settings() {
     for name in ["wharfinger.service", "wharfinger@.service"] {
         let text = read(&deploy(name));
-        let told: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("Environment=")).collect();
-        assert!(!told.is_empty(), "{name} says where the data is");
-        for line in told {
+        let variables: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("Environment=")).collect();
+        assert!(!variables.is_empty(), "{name} does not set the data folder");
+        for line in variables {
             let (variable, _) = pair(line, "=").unwrap_or_else(|| panic!("{name}: {line}"));
-            assert!(is_ours(&variable), "{name}: {variable} is no setting");
+            assert!(is_known(&variable), "{name}: {variable} is not a setting");
         }
     }
 }
 
 #[test]
-fn the_container_file() {
+fn the_container_file_uses_only_existing_settings_and_the_oldest_supported_compiler() {
     let text = read(&deploy("Containerfile"));
     let version = |line: &str| line.trim().trim_matches('"').to_owned();
     let workspace = read(&deploy("../Cargo.toml"));
-    let wanted = workspace.lines().find_map(|line| line.strip_prefix("rust-version = ")).map(version);
+    let supported = workspace.lines().find_map(|line| line.strip_prefix("rust-version = ")).map(version);
     let built_with = text.lines().find_map(|line| line.strip_prefix("ARG RUST=")).map(version);
-    assert_eq!(built_with, wanted, "the image is built with the oldest compiler that is promised");
+    assert_eq!(built_with, supported, "the image is built with the oldest supported compiler");
     for word in text.split([' ', '\n', '=', '\\']).filter(|word| word.starts_with("WHARFINGER_")) {
-        assert!(setting(word).is_some(), "Containerfile: {word} is no setting");
+        assert!(setting(word).is_some(), "Containerfile: {word} is not a setting");
     }
 }

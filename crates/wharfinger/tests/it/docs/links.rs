@@ -1,4 +1,4 @@
-//! Every link from a page of the repository to a file in it, and to a heading of that file.
+//! Checks every link from a page of the repository to a file or a heading.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ fn prose(text: &str) -> String {
     text.split("```").step_by(2).collect()
 }
 
-/// As the pages of a forge make them of headings.
+/// The anchors of the headings, as GitHub creates them.
 pub fn anchors(text: &str) -> Vec<String> {
     let headings = prose(text);
     let headings = headings.lines().filter(|line| line.starts_with('#'));
@@ -37,7 +37,7 @@ pub fn anchors(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn every_link_has_a_target() {
     let (mut seen, mut broken) = (0, Vec::new());
     for page in pages() {
         let text = std::fs::read_to_string(&page).expect("a page");
@@ -49,11 +49,11 @@ fn links_lead_somewhere() {
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
             let target =
                 if path.is_empty() { page.clone() } else { page.parent().expect("a folder").join(path) };
-            let leads = target.exists()
+            let is_valid = target.exists()
                 && (anchor.is_empty()
                     || std::fs::read_to_string(&target)
                         .is_ok_and(|text| anchors(&text).iter().any(|a| a == anchor)));
-            if !leads {
+            if !is_valid {
                 broken.push(format!(
                     "{}: {link}",
                     page.strip_prefix(root()).expect("below the root").display()

@@ -1,4 +1,4 @@
-//! What the pages say is so: links lead somewhere, and the examples run as they are written.
+//! The documentation: every link has a target, and the examples run as they are written.
 
 mod examples;
 mod links;

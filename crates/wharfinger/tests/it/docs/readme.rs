@@ -1,4 +1,4 @@
-//! The three calls of README.md, pasted into a shell as they are.
+//! Runs the three calls of README.md in a shell.
 
 use std::process::{Command, Stdio};
 
@@ -10,7 +10,7 @@ fn block(marker: &str) -> String {
     let readme = std::fs::read_to_string(path).expect("README.md");
     let blocks = readme.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("```"));
     let found = blocks.map(|(block, _)| block).find(|block| block.contains(marker));
-    found.unwrap_or_else(|| panic!("README.md has a block with {marker}")).to_owned()
+    found.unwrap_or_else(|| panic!("README.md has no block with {marker}")).to_owned()
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn the_three_calls_of_the_readme_upload_a_file() {
         .stdin(Stdio::null())
         .output()
         .expect("bash");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("\"status\":\"queued\"") || said.contains("\"status\":\"ready\""), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(stdout.contains("\"status\":\"queued\"") || stdout.contains("\"status\":\"ready\""), "{stdout}");
 }

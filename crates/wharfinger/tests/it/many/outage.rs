@@ -227,7 +227,7 @@ async fn a_failover_loses_no_confirmed_file() {
 
 /// The old primary still answers reads, but refuses writes. Its connections must not be used for reads either.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_to_a_demoted_primary_are_closed() {
+async fn a_demoted_primary_is_not_used() {
     let mut postgres = block_in_place(replicated);
     let env = env(&postgres.url);
     let server = env.start().await;

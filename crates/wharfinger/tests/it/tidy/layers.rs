@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// From the lowest. ARCHITECTURE.md has the same list.
+/// From the lowest to the highest layer. `the_architecture_lists_the_layers` compares the list with ARCHITECTURE.md.
 const LAYERS: [&str; 22] = [
     "clock",
     "config",
@@ -32,26 +32,26 @@ fn layer(name: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| *layer == name)
 }
 
-/// Modules of the program that a source names by a path from the root of the crate: in a `use`, with braces or without,
-/// or in the middle of its code. `depth` is how many modules the source lies deep, as it is written: `super` leads there too.
-fn named_modules(text: &str, depth: usize) -> Vec<String> {
+/// The modules that a source uses by a path from the crate root, in a `use` or in other code. `depth` is the module
+/// depth of the source: that many `super` also lead to the root.
+fn used_modules(text: &str, depth: usize) -> Vec<String> {
     let code: String =
         text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join(" ");
     let up = "super::".repeat(depth);
-    let mut named = Vec::new();
+    let mut used = Vec::new();
     for root in ["crate::", up.as_str()] {
         for (at, _) in code.match_indices(root) {
             let before = code[..at].chars().next_back();
             let is_longer = before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':' || c == '$');
             if !is_longer {
-                named.extend(first_names(&code[at + root.len()..]));
+                used.extend(first_names(&code[at + root.len()..]));
             }
         }
     }
-    named
+    used
 }
 
-/// The name that a path goes on with, or all of them where it goes on with braces.
+/// The first name of a path, or all names inside braces.
 fn first_names(path: &str) -> Vec<String> {
     let name = |text: &str| -> String {
         text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
@@ -70,8 +70,8 @@ fn first_names(path: &str) -> Vec<String> {
     names
 }
 
-/// The top module of a source and how deep it lies; none for the roots of the crate.
-fn place(path: &Path) -> Option<(String, usize)> {
+/// The top module of a source and its depth. None for `lib.rs` and `main.rs`.
+fn top_module(path: &Path) -> Option<(String, usize)> {
     let inside = path.strip_prefix("crates/wharfinger/src").ok()?.with_extension("");
     let mut modules: Vec<&str> = inside.iter().filter_map(|part| part.to_str()).collect();
     if modules.last() == Some(&"mod") {
@@ -84,14 +84,14 @@ fn place(path: &Path) -> Option<(String, usize)> {
 }
 
 #[test]
-fn modules_use_only_what_lies_below_them() {
+fn modules_use_only_lower_layers() {
     let mut upward = Vec::new();
     for (path, text) in super::sources() {
-        let Some((module, depth)) = place(&path) else { continue };
+        let Some((module, depth)) = top_module(&path) else { continue };
         let own = layer(&module).unwrap_or_else(|| panic!("{module} has no layer: put it into LAYERS"));
-        for used in named_modules(&text, depth) {
+        for used in used_modules(&text, depth) {
             if layer(&used).is_some_and(|used| used > own) {
-                upward.push(format!("{} uses {used}, which lies above {module}", path.display()));
+                upward.push(format!("{} uses {used}, which is above {module}", path.display()));
             }
         }
     }
@@ -99,8 +99,8 @@ fn modules_use_only_what_lies_below_them() {
 }
 
 #[test]
-fn an_upward_use_is_seen_however_it_is_written() {
-    let seen = |text: &str, depth| named_modules(text, depth).contains(&"http".to_owned());
+fn every_form_of_an_upward_use_is_found() {
+    let is_found = |text: &str, depth| used_modules(text, depth).contains(&"http".to_owned());
     for text in [
         "use crate::http::Shared;",
         "use crate::{app, http};",
@@ -109,7 +109,7 @@ fn an_upward_use_is_seen_however_it_is_written() {
         "pub use crate::http;",
         "use super::super::http::Shared;",
     ] {
-        assert!(seen(text, 2), "{text}");
+        assert!(is_found(text, 2), "{text}");
     }
     for text in [
         "// crate::http",
@@ -118,7 +118,7 @@ fn an_upward_use_is_seen_however_it_is_written() {
         "use super::http;",
         "use crate::app::{http};",
     ] {
-        assert!(!seen(text, 2), "{text}");
+        assert!(!is_found(text, 2), "{text}");
     }
 }
 
