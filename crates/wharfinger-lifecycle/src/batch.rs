@@ -1,5 +1,5 @@
-//! A batch of uploads with one expiry time. While the batch is active, its unconfirmed files stay. When it ends,
-//! confirmed files stay and the others are removed.
+//! A batch of uploads with one expiry time. Until a batch expires, its unconfirmed files are kept. When it expires or
+//! is cancelled, their checks become due. Confirmed files stay.
 
 use crate::UnixMs;
 use crate::file::{File, UploadPolicy};
@@ -120,7 +120,7 @@ impl Batch {
         }
     }
 
-    /// A batch expires even if all its files are confirmed: only `complete` says that no more files will follow.
+    /// A batch expires even if all its files are confirmed: until it is completed, the client may still add files.
     pub fn expire(&self, now: UnixMs) -> Result<Batch, BatchError> {
         match self.status {
             BatchStatus::Active if now >= self.expires_at => Ok(self.ended(BatchStatus::Expired, now)),

@@ -56,8 +56,8 @@ pub enum JobEffect {
     RemoveAll,
     /// Replaces all jobs by this one.
     ReplaceAll(NewStageJob),
-    /// Moves all jobs to this time, leased ones too. Otherwise a leased check that runs too early would remove its job
-    /// when it ends.
+    /// Moves the waiting and the leased jobs to this time. Otherwise a leased check that runs too early would remove
+    /// its job when it ends.
     RescheduleAll(UnixMs),
     /// Moves this job to the queue of the next stage.
     NextStage {
@@ -112,8 +112,8 @@ pub struct JobRetry {
     pub put_off_since: Option<UnixMs>,
 }
 
-/// A decided change. The catalog replaces `before` by `after` only if its row still equals `before`. The same transaction
-/// writes everything else in this struct.
+/// A decided change. The catalog replaces `before` by `after` only if the row still has the version of `before`. The
+/// same transaction writes everything else in this struct.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub before: File,

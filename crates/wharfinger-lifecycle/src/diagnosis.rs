@@ -60,7 +60,7 @@ pub enum JobState {
     Dead,
 }
 
-/// Why no worker will process the work.
+/// What is wrong with the jobs of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     NoJob,
@@ -102,7 +102,7 @@ pub enum Diagnosis {
     Progressing,
     /// It made no progress for a long time, but its job is valid. More workers help; a recovery does not.
     Waiting,
-    /// No worker will process it. A recovery with a new job helps.
+    /// Its job is missing or invalid. A recovery with a new job helps.
     Stuck(Fault),
 }
 

@@ -27,7 +27,7 @@ pub enum Event {
     Redriven,
     /// The owner or an admin deleted it.
     Deleted,
-    /// Not confirmed in time.
+    /// Not confirmed in time, or its batch was cancelled.
     Reclaimed,
     /// Failed, and its retention period is over.
     Expired,

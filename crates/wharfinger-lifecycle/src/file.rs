@@ -1,5 +1,5 @@
-//! A file as the catalog stores it, and the changes of a file. Each function decides one complete change. The catalog
-//! then commits the change in one transaction, or not at all.
+//! A file as the catalog stores it, and the changes of a file. A change is decided completely. The catalog then commits
+//! it in one transaction, or not at all.
 
 use crate::UnixMs;
 pub use crate::change::{Change, Cleanup, FileNotification, HistoryEntry, JobEffect, JobRetry, NewStageJob};
@@ -44,7 +44,7 @@ pub struct File {
     /// The part size of a multipart upload. `None`: a single PUT.
     pub part_size: Option<u64>,
     pub content_type: Option<String>,
-    /// Lower-case hex. The client sends it with init or confirm, and confirm verifies it.
+    /// Lower-case hex. The client sends it with init or confirm. The store or confirm verifies it.
     pub checksum_sha256: Option<String>,
     /// A JSON object from the client, unchanged.
     pub metadata: Option<String>,
@@ -109,13 +109,13 @@ impl UploadPolicy {
         self.grace_ms.max(i64::try_from(transfer_ms).unwrap_or(i64::MAX / 4))
     }
 
-    /// The time after which no upload URL of a deleted file can write any more. Each URL of a multipart upload carries
-    /// one part, so the grace depends on the part size.
+    /// The time after which no upload URL of a deleted file writes any more, if transfers have the minimum rate. Each
+    /// URL of a multipart upload carries one part, so the grace depends on the part size.
     pub fn last_write_after_end_at(&self, file: &File) -> UnixMs {
         file.url_dead_at.saturating_add(self.grace_for(file.part_size.unwrap_or(file.size)))
     }
 
-    /// The time after which no upload URL of this file can write any more.
+    /// The time after which no upload URL of this file writes any more, if transfers have the minimum rate.
     pub fn last_write_at(&self, file: &File) -> UnixMs {
         file.url_dead_at.saturating_add(self.grace_for(file.size))
     }
@@ -230,8 +230,9 @@ pub fn delete(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change,
     end(file, Event::Deleted, EndReason::Deleted, "deleted", policy, now)
 }
 
-/// Deletes an upload that was not confirmed. Only registered files are accepted: cleaners never delete confirmed files.
-/// The owner of a batch gets one notification for the batch, not one per file.
+/// Deletes an upload that was not confirmed. Only registered files are accepted
+/// (`a_cleaner_never_deletes_a_confirmed_file`). A file of a batch causes no notification: the owner of an expired
+/// batch gets one for the batch.
 pub fn reclaim(
     file: &File,
     reason: &str,
@@ -282,7 +283,7 @@ fn finish_at(file: &File, last_write_at: UnixMs, now: UnixMs) -> UnixMs {
     if file.part_size.is_some() { last_write_at.max(now.saturating_add(JOIN_MS_MAX)) } else { last_write_at }
 }
 
-/// An upper limit for the time in which a store joins parts and a server gets the answer.
+/// Assumed to be longer than a store takes to join parts and to answer.
 const JOIN_MS_MAX: i64 = 15 * 60_000;
 
 fn tombstone_ends_at(file: &File, policy: &UploadPolicy, now: UnixMs) -> UnixMs {
@@ -346,7 +347,7 @@ pub fn check(file: &File, policy: &UploadPolicy, now: UnixMs) -> CheckAction {
     }
 }
 
-/// Moves the check to a later time, and changes nothing else.
+/// Moves the check and the jobs of a file to another time. This is not progress, so `updated_at` stays.
 pub fn defer(file: &File, until: UnixMs, now: UnixMs) -> Change {
     let mut change = Change::new(file, now);
     change.after.updated_at = file.updated_at;

@@ -123,8 +123,8 @@ impl ObjectKey {
         parts.next().map(|_| (tenant, user))
     }
 
-    /// Whether the key has exactly the format that this program writes under `uploads/` or `derived/`. All other keys
-    /// belong to other programs.
+    /// Whether the key has exactly the format that this program writes under `uploads/` or `derived/`. Scans treat an
+    /// object without a row and with another key as foreign.
     pub fn has_own_format(text: &str) -> bool {
         let parts: Vec<&str> = text.split('/').collect();
         let is_owned = |tenant: &str, user: &str, file: &str| {

@@ -13,7 +13,7 @@ pub const KEY_PART_BYTES_MAX: usize = 255;
 /// A whole object key: stores accept keys of this length.
 pub const KEY_BYTES_MAX: usize = 1_024;
 
-/// The largest quota and the largest file. Sums of quotas must not overflow an `i64`.
+/// The largest quota and the largest file. A full quota and one more charge fit into an `i64`.
 pub const QUOTA_BYTES_MAX: u64 = 1 << 60;
 pub const FILE_SIZE_BYTES_MAX: u64 = 1 << 50;
 

@@ -1,4 +1,4 @@
-//! The rules for file names. This program never uses a name as a path, but clients that download the file do.
+//! The rules for file names. Object keys do not contain the name, but clients that download the file use it as a path.
 
 use crate::limits::{FILE_NAME_BYTES_MAX, FILE_NAME_CHARS_MAX};
 

@@ -59,7 +59,7 @@ pub fn lost_worker_pause_ms(lost: i64) -> Option<i64> {
 }
 
 /// How long a file waits when the store cannot read its object and it has already waited `waited_ms`. The total wait
-/// doubles each time. One pause takes from 30 seconds to one hour.
+/// doubles until one pause takes an hour. The first pauses take 30 seconds.
 pub fn unreadable_object_pause_ms(waited_ms: i64) -> i64 {
     waited_ms.clamp(30_000, 3_600_000)
 }
@@ -157,8 +157,8 @@ pub fn recover_or_give_up(
     Ok(change)
 }
 
-/// The stage at which a file resumes: the one it waits for or is in. This program always writes the stage. A row without
-/// one resumes at the stage of its status, or at the first stage.
+/// The stage at which a file resumes: the one it waits for or is in. A working file has a stage. A row without one was
+/// edited by hand: it resumes at the stage of its status, or at the first stage.
 fn stopped_at(file: &File, plan: &PipelinePlan) -> Stage {
     let of_status = || Stage::ALL.into_iter().find(|stage| stage.status() == file.status);
     let first = || file.stages.first().or(plan.stages.first()).copied();

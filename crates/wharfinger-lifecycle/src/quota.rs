@@ -5,7 +5,8 @@ pub struct Quota {
     pub limit_bytes: u64,
     /// All charged bytes.
     pub used_bytes: u64,
-    /// The part of `used_bytes` that belongs to unconfirmed files.
+    /// The part of `used_bytes` that belongs to unconfirmed files, and to deleted files whose upload URL is still
+    /// valid.
     pub reserved_bytes: u64,
 }
 

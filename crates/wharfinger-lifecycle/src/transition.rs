@@ -1,5 +1,5 @@
-//! The transition table of files. Every pair of status and event is listed, so that a new status or event does not
-//! compile until all its pairs are decided.
+//! The transition table of files. Every pair of status and event is listed, except for deleted files, which accept no
+//! event. So a new status or event does not compile until its pairs are decided.
 
 use crate::event::Event;
 use crate::state::Status;
