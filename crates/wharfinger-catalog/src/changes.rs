@@ -158,8 +158,8 @@ fn update_text(columns: &[&Column], changes: usize) -> String {
     )
 }
 
-/// Returns the files whose version was the one that had been read. A set writes the columns that change in it: stages of
-/// the pipeline change half of them.
+/// Returns the files whose version was the one that had been read. One change writes all columns, so that its statement
+/// is always the same. Several changes write only the columns that differ: most changes change few.
 async fn update(tx: &mut Tx<'_>, changes: &[Change]) -> Result<Vec<FileId>, CatalogError> {
     let differs =
         |column: &&Column| changes.iter().any(|change| column.2(&change.before) != column.2(&change.after));

@@ -1,5 +1,5 @@
 //! The catalog: the source of truth about files, quotas, jobs and cleanups. SQLite for one machine, PostgreSQL for many
-//! processes. Both run the same code and, where both accept it, the same SQL.
+//! processes. Most code and SQL is the same for both.
 
 mod changes;
 mod cleanups;
@@ -309,7 +309,8 @@ impl Catalog {
         row.map(|row| row.int("now")).transpose()
     }
 
-    /// Closes all connections once their running statements are done. Every later call fails.
+    /// Closes all connections once their running statements are done. Other handles cannot read any more; on SQLite the
+    /// writer ends with the last handle.
     pub async fn close(self) {
         match self.health {
             HealthPool::Sqlite(pool) => pool.close().await,

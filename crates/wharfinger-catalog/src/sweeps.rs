@@ -175,7 +175,7 @@ impl Write for ReleaseLease {
     }
 }
 
-/// Moves the next run from one time to another, unless it has a third time by now: then the sweep has run since.
+/// Moves the next run from one time to another, if it still has the first. Otherwise the sweep has run since.
 struct AdvanceNextRun {
     name: &'static str,
     from: UnixMs,
@@ -230,7 +230,7 @@ impl Catalog {
         self.write(ExtendLease { fence: self.own_fence()?, lease_until }).await
     }
 
-    /// Releases the sweep. Without a time for the next run it stays due, and any process may claim it.
+    /// Releases the sweep. Without a time, the next run keeps its time: a sweep that was due stays due.
     pub async fn release_sweep(&self, next_run_at: Option<UnixMs>) -> Result<(), CatalogError> {
         self.write(ReleaseLease { fence: self.own_fence()?, next_run_at }).await
     }

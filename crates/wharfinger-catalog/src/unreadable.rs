@@ -1,5 +1,5 @@
-//! Rows that cannot be read: damaged, or written by hand or by another version. Such a row is skipped where it is found and
-//! listed here with its id, so that all other work continues. A row that can be read again is removed from the list.
+//! Rows that cannot be read: damaged, or written by hand or by another version. Loops and lists skip such a row and
+//! record it here with its id, so that other work continues. A row that can be read again is removed from this list.
 
 use std::collections::BTreeMap;
 

@@ -28,7 +28,8 @@ impl Catalog {
         row.map_or(Ok(0), |row| row.bytes("due"))
     }
 
-    /// How many cleanups wait, and how many of them are exhausted, each counted up to [`COUNTED_MAX`].
+    /// How many cleanups wait and are not exhausted, and how many are exhausted. Rows are counted up to
+    /// [`COUNTED_MAX`].
     pub async fn cleanup_counts(&self, scope: &Scope) -> Result<CleanupCounts, CatalogError> {
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);

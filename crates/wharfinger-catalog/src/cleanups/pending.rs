@@ -1,5 +1,5 @@
-//! `pending_cleanups`: objects to delete. A row is written by the transaction that makes its object unreachable. It is
-//! removed after the store has reported the object as deleted.
+//! `pending_cleanups`: objects to delete. A row is written by the transaction that makes its object unreachable, or by
+//! the scan that finds an orphan. It is removed after the store has reported the object as deleted.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::File;
@@ -34,7 +34,7 @@ pub(crate) struct NewCleanup {
     pub(crate) max_attempts: u32,
 }
 
-/// The last five values are the same for all new rows.
+/// The last four values are the same for all new rows.
 const INSERT: &str = "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, \
     document_id, size, max_attempts, created_at, next_attempt_at, finish_at, in_parts, attempts, exhausted, \
     lease_token, lease_until) VALUES ";
@@ -81,7 +81,7 @@ pub(crate) async fn insert_all(
     Ok(())
 }
 
-/// A claimed cleanup, valid until its lease ends.
+/// A claimed cleanup, valid while its token is the current one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedCleanup {
     pub id: CleanupId,
@@ -117,7 +117,7 @@ pub struct CleanupTotals {
 }
 
 struct ClaimCleanups {
-    /// Only cleanups of this kind of store: for objects of another one it would report them as missing.
+    /// Only cleanups for this kind of store. This store would report the objects of another one as missing.
     storage_type: &'static str,
     scope: Scope,
     now: UnixMs,

@@ -1,5 +1,5 @@
-//! One SQL text for both databases: parameters are `$1…`, values are 64-bit integers, text and bytes. Where the
-//! databases differ, [`Dialect::pick`] chooses.
+//! SQL for both databases. Most statements have one text, with the parameters `$1…`. Bound values are 64-bit integers,
+//! text and bytes. Where a part of a text differs, [`Dialect::pick`] chooses.
 
 use std::sync::atomic::Ordering;
 
@@ -140,7 +140,8 @@ pub(crate) enum TxConnection<'c> {
     },
 }
 
-/// A connection on which statements run: in a transaction for writes, without one for reads.
+/// A connection on which statements run. Writes run in a transaction; reads, and the index builds of a migration, run
+/// without one.
 pub(crate) struct Tx<'c> {
     pub(crate) connection: TxConnection<'c>,
     pub(crate) faults: &'c Faults,
@@ -170,12 +171,12 @@ impl Tx<'_> {
         }
     }
 
-    /// Runs a statement and answers how many rows it changed.
+    /// Runs a statement; returns how many rows it changed.
     pub(crate) async fn run(&mut self, sql: &'static str, args: Vec<Arg>) -> Result<u64, CatalogError> {
         self.run_sql("statement", Text::Fixed(sql), args, true).await
     }
 
-    /// A statement that begins or ends a transaction. `call` is its name for injected faults.
+    /// A statement that begins or ends a transaction or a savepoint. `call` is its name for injected faults.
     pub(crate) async fn control(
         &mut self,
         call: &'static str,
@@ -331,7 +332,8 @@ impl Text {
         }
     }
 
-    /// With `?7` for `$7`: to SQLite `$7` is a name, and finding names costs it more.
+    /// A built text gets `?7` for `$7`: for SQLite `$7` is a name, and to find names costs more. A fixed text is
+    /// prepared once, so it stays as it is.
     fn for_sqlite(&self) -> SqlStr {
         match self {
             Text::Fixed(text) => text.into_sql_str(),
@@ -352,7 +354,7 @@ fn is_worth_preparing(args: &[Arg]) -> bool {
     args.len() <= 19
 }
 
-/// The databases have signed integers. Sizes are checked before: they are far below `i64::MAX`.
+/// The databases have signed integers. Sizes were checked against `QUOTA_BYTES_MAX`, which is far below `i64::MAX`.
 pub(crate) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -1,5 +1,5 @@
-//! The writer of the SQLite catalog. Writes that arrive together share one transaction and one fsync. Each runs in its
-//! own savepoint and is answered after the commit.
+//! The writer of the SQLite catalog. Writes that arrive together share one transaction and one fsync. Each of several
+//! writes runs in a savepoint. All are answered after the commit.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -29,7 +29,7 @@ impl<T> TxOutcome<T> {
     }
 }
 
-/// One transaction on the catalog, as data: the same on both databases.
+/// A write on the catalog, as data. On PostgreSQL it is one transaction; on SQLite several writes may share one.
 pub(crate) trait Write: Send + Sync + 'static {
     type Answer: Send + 'static;
 

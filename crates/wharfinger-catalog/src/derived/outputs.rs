@@ -18,7 +18,7 @@ use crate::error::CatalogError;
 use crate::jobs::stage_ends::StageEnd;
 use crate::unreadable::Table;
 
-/// A worker that lost its lease may put objects for a while. This is longer.
+/// A worker that lost its lease may put objects for a while. This is assumed to be longer.
 const STRAGGLER_MS_MAX: i64 = 15 * 60_000;
 
 /// Writes cleanups for the objects of deleted files, and deletes the outputs of their stages.

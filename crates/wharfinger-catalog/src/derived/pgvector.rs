@@ -137,7 +137,7 @@ impl Catalog {
         Ok(detect(&mut reader.tx(&self.faults)).await?.state)
     }
 
-    /// Whether this process uses pgvector. Decided when it migrates.
+    /// Whether this process uses pgvector. The migration decides it; it ends if pgvector is removed.
     pub fn has_pgvector(&self) -> bool {
         self.pgvector_schema().is_some()
     }

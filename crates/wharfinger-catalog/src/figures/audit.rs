@@ -5,7 +5,7 @@ use crate::Catalog;
 use crate::database::sql::args;
 use crate::error::CatalogError;
 
-/// Rules, each with a query for the rows that break it. The column `what` is the id of such a row.
+/// Rules, each with a query for the rows that break it. The column `what` names such a row.
 const RULES: [(&str, &str); 18] = [
     (
         "the quota counter of a tenant equals the sum of its files (I2)",
@@ -116,12 +116,13 @@ const RULES: [(&str, &str); 18] = [
 const FINDINGS_PER_RULE_MAX: usize = 20;
 
 impl Catalog {
-    /// Returns broken rules, each with the id of a row that breaks it. Empty: no rule is broken.
+    /// Returns broken rules, each with the name of a row that breaks it. Empty: no rule is broken.
     pub async fn audit(&self) -> Result<Vec<String>, CatalogError> {
         self.audit_with(|_, _| {}).await
     }
 
-    /// The same, and reports before each rule how many of how many are done. On a large catalog a rule takes a while.
+    /// The same. Before each rule it reports the number of finished rules and of all rules. On a large catalog a rule
+    /// takes a while.
     pub async fn audit_with(&self, progress: impl Fn(usize, usize)) -> Result<Vec<String>, CatalogError> {
         let mut findings = Vec::new();
         let mut reader = self.reader().await?;

@@ -1,5 +1,5 @@
-//! The figures of the dashboard for a scope. They are read from counters and the ends of indexes, so that the time does not
-//! grow with the number of files.
+//! The figures of the dashboard for a scope. They are read from counters and the ends of indexes, or counted up to
+//! [`COUNTED_MAX`], so that the time does not grow with the number of files.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{FileId, TenantId};
@@ -13,7 +13,7 @@ use crate::error::CatalogError;
 use crate::jobs::stuck_files::count_stuck;
 use crate::unreadable::{SPARE_ROWS, Table};
 
-/// Rows are counted up to this number. It means so many or more.
+/// Rows are counted up to this number. It means this number or more.
 pub const COUNTED_MAX: u64 = 100_000;
 const ERRORS_SHOWN: usize = 10;
 const DURATIONS_AVERAGED: i64 = 100;

@@ -208,7 +208,7 @@ impl EndBatch {
             select_files!("")
         );
         let (mut after, mut changes) = (String::new(), Vec::new());
-        // All files are locked before other rows, because other transactions lock counters last.
+        // All files are locked before jobs and counters, because other transactions lock these last.
         loop {
             let args = args![self.id.to_string(), after.as_str(), FILES_PER_STATEMENT as i64];
             let found = tx.rows_built(sql.clone(), args).await?;
@@ -233,7 +233,7 @@ impl Catalog {
         row.as_ref().map(decode).transpose()
     }
 
-    /// In the order in which they were added, deleted ones included.
+    /// In the order of their ids, deleted ones included.
     pub async fn batch_files(
         &self,
         id: BatchId,

@@ -29,8 +29,8 @@ pub(crate) enum KeyClaim {
     Mismatch,
 }
 
-/// A key is stored until it expires. The key of a multipart upload is stored while its file is unconfirmed: a client that
-/// resumes after days gets the same upload.
+/// A key is valid until it expires. The key of a multipart upload is also valid while its file is unconfirmed: a client
+/// that resumes after days gets the same upload.
 pub(crate) async fn claim(
     tx: &mut Tx<'_>,
     (tenant, user): (&TenantId, &UserId),

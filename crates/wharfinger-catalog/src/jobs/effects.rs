@@ -1,4 +1,4 @@
-//! Effects of file changes on jobs. Each kind of effect is one statement for many changes.
+//! Effects of file changes on jobs. Each kind of effect needs few statements for many changes.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{Change, JobEffect, JobRetry, NewStageJob};

@@ -33,7 +33,7 @@ pub enum RecoveryOutcome {
     Queued { from: Status, retry_count: u32 },
     /// It was recovered too often: its job is a dead letter now.
     Failed { tenant: TenantId, why: String },
-    /// Its job is sound and waits: nothing was changed.
+    /// Its job is valid and waits: nothing was changed.
     Waiting,
     /// A worker has a valid lease: nothing was changed.
     InProgress { until: UnixMs },

@@ -37,8 +37,8 @@ pub struct StageClaim {
     pub now: UnixMs,
 }
 
-/// Which jobs a claim takes. A file whose worker was lost may have killed it. Such suspects run one at a time, so that one
-/// bad file does not end the attempts of others.
+/// Which jobs a claim takes. A file whose worker was lost may have killed it. A process runs one such suspect at a
+/// time, so that one bad file does not end the attempts of others.
 ///
 /// Suspects have no rank: the one that has waited longest comes first, of any tenant. Suspects of one tenant can delay
 /// suspects of another, but not its other files, which run beside them. A fair order is not worth an index: a lost process
@@ -50,7 +50,7 @@ pub enum Claimable {
     /// Untried jobs of other tenants than these, searched among the first jobs of the queue.
     UntriedExcept(Vec<TenantId>),
     Suspects,
-    /// Suspects that fail for good if they lose one more worker. Each runs alone.
+    /// Suspects that fail for good if they lose one more worker. A process tries to run such a file alone for a while.
     LastChance,
 }
 

@@ -1,5 +1,5 @@
-//! Files in the pipeline without progress for too long. SQL preselects them, and `lifecycle::diagnosis` checks their jobs.
-//! A file with a sound job only waits: it is listed, but not recovered.
+//! Files in the pipeline without progress for too long. SQL preselects them, and `lifecycle::diagnosis` checks their
+//! jobs. A file with a valid job only waits: it is listed, but not recovered.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,7 +29,7 @@ pub struct StuckFile {
     pub batch: Option<String>,
     /// The time of its last progress.
     pub updated_at: UnixMs,
-    /// What is wrong with its job. None: the job is sound.
+    /// What is wrong with its job. None: the job is valid.
     pub fault: Option<Fault>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) static STAGE_QUEUES: LazyLock<String> = LazyLock::new(|| {
     queues.join(", ")
 });
 
-/// The stage jobs of these files. Unreadable jobs are not sound and are left out.
+/// The stage jobs of these files. Unreadable jobs are left out: they count as missing.
 pub(crate) async fn jobs_of_files(
     tx: &mut Tx<'_>,
     files: &[FileId],

@@ -16,7 +16,7 @@ use crate::leases::tables::LeaseTable;
 
 /// How many items get their rank in one transaction.
 const RANKED_PER_TRANSACTION: usize = 500;
-/// How many such transactions precede one claim at most.
+/// The most such transactions before one claim.
 const RANK_ROUNDS_MAX: usize = 20;
 
 const VIRTUAL_TIME: &str = "";

@@ -51,8 +51,8 @@ pub(crate) const JOBS: LeaseTable = LeaseTable {
     unreadable: None,
 };
 
-/// The same rows, for claims that also change the file. A claim skips a job whose file is locked, so that it never waits
-/// while it holds other jobs.
+/// The same rows, for claims that also change the file. A claim skips a job whose file is locked, so that it does not
+/// wait for a file while it holds other jobs.
 pub(crate) const STAGE_JOBS: LeaseTable = LeaseTable {
     lock: "FOR UPDATE OF jobs, files SKIP LOCKED",
     join: "JOIN files ON files.id = jobs.file_id",

@@ -1,5 +1,5 @@
 //! Migrates the schema while other processes run. On PostgreSQL one session holds an advisory lock outside any
-//! transaction. It has no statement timeout, waits for table locks only briefly at a time, and builds indexes
+//! transaction. It has no statement timeout, waits for table locks only briefly at a time, and builds missing indexes
 //! CONCURRENTLY. Each part can be repeated after a crash.
 
 use std::time::Duration;

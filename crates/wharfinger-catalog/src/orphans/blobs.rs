@@ -78,7 +78,7 @@ impl Write for QueueOrphans {
     type Answer = QueuedOrphans;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
-        // Another scan with the same orphans waits for this transaction, and then sees its cleanups.
+        // Another scan with the same orphans waits for this transaction, and then skips them.
         let lock = tx.dialect().pick("", "FOR UPDATE OF b");
         let sql = format!(
             "SELECT b.key, b.size, CAST(CASE WHEN EXISTS (SELECT 1 FROM objects o LEFT JOIN files f \
@@ -229,7 +229,7 @@ impl Catalog {
         upto: &str,
         limit: usize,
     ) -> Result<Vec<ObjectRow>, CatalogError> {
-        // A row whose file is deleted is damage, and no reason to delete anything.
+        // An object row without a row in `files` is damage, and no reason to delete the object.
         let sql = format!(
             "SELECT o.key, CAST(CASE WHEN f.pipeline_status = 'deleted' THEN 2 WHEN {MUST_EXIST} THEN 0 ELSE 1 END \
              AS BIGINT) AS state FROM objects o LEFT JOIN files f ON f.id = o.file_id \

@@ -1,5 +1,5 @@
-//! Notifications of owners, written in the transaction that causes them. The webhook and Slack get a line in the outbox
-//! each.
+//! Notifications of owners, written in the transaction that causes them. The webhook gets an outbox line for each
+//! notification, Slack for each alert.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::{Value, json};

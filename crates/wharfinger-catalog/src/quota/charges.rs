@@ -1,4 +1,5 @@
-//! Quotas: a limit and a usage counter per tenant, changed in the same transaction as the files they count.
+//! Quotas: a limit and a usage counter per tenant. If the database counts, the counter changes in the same transaction
+//! as the files.
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
