@@ -54,7 +54,8 @@ impl From<InjectedFault> for BlobError {
     }
 }
 
-/// What the store itself enforces on a signed upload. Confirm checks what the store does not enforce.
+/// What the store itself enforces on a signed upload. Confirm checks the size, and the checksum if the store does not.
+/// Nothing checks the content type: downloads get the announced one. A later overwrite changes the pinned ETag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     pub enforces_size: bool,
@@ -279,7 +280,7 @@ pub trait BlobStore: Send + Sync {
     }
 
     /// Tries every kind of call that the program needs, and detects what the store enforces. The error says which
-    /// permission or setting is wrong. It leaves nothing in the store.
+    /// permission or setting is wrong. It removes its objects again.
     async fn probe(&self) -> Result<ProbeReport, BlobError> {
         self.check().await?;
         Ok(ProbeReport::default())

@@ -1,5 +1,5 @@
-//! Multipart uploads on Azure. Azure has no uploads, only the uncommitted blocks of a blob. So each block id contains an
-//! upload id, and marker blocks record that an upload was started or aborted.
+//! Multipart uploads on Azure. Azure has no uploads, only the uncommitted blocks of a blob. So each block id contains
+//! an upload id, and marker blocks record that an upload was started or aborted.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ const START_MARKER: u32 = 0;
 /// The marker of an aborted upload. Blocks cannot be deleted one by one while another upload of the blob continues.
 const ABORT_MARKER: u32 = 99_999_999;
 /// The upload id for blocks that belong to no upload, for example a part that arrived after its upload ended.
-pub(super) const STRAY: &str = "stray";
+pub(super) const WITHOUT_UPLOAD: &str = "without-upload";
 const ID_LENGTH: usize = 20;
 
 /// The id of a new upload. It contains the time by the store's clock.
@@ -74,8 +74,8 @@ impl BlockList {
         blocks.filter_map(|block| parse(&block.name).map(|(upload_id, number)| (upload_id, number, block)))
     }
 
-    /// The unfinished uploads, oldest first. Stray blocks count as an upload if there is no other, so that the sweep
-    /// removes them.
+    /// The unfinished uploads, oldest first. Blocks without an upload count as an upload if there is no other, so that
+    /// the sweep removes them.
     pub(super) fn uploads(&self) -> Vec<String> {
         let marked = |marker: u32| {
             self.own_blocks().filter(move |(_, number, _)| *number == marker).map(|(upload_id, ..)| upload_id)
@@ -88,14 +88,14 @@ impl BlockList {
         let is_stray =
             |id: Option<(String, u32)>| id.is_none_or(|(upload_id, _)| !aborted.contains(&upload_id));
         if unfinished.is_empty() && blocks.any(is_stray) {
-            unfinished.push(STRAY.to_owned());
+            unfinished.push(WITHOUT_UPLOAD.to_owned());
         }
         unfinished
     }
 
     /// The parts of an upload in order. None: the upload is not unfinished.
     pub(super) fn parts(&self, upload_id: &str) -> Option<Vec<Part>> {
-        if upload_id == STRAY || !self.uploads().iter().any(|known| known == upload_id) {
+        if upload_id == WITHOUT_UPLOAD || !self.uploads().iter().any(|known| known == upload_id) {
             return None;
         }
         let mut parts: Vec<Part> = self

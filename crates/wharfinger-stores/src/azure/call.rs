@@ -1,5 +1,5 @@
-//! Signs calls to Azure. Our own calls use a SAS for the container, and URLs for clients use a SAS for one blob, so there
-//! is one way to sign for every kind of key.
+//! Signs calls to Azure. Our own calls use a SAS for the container, and URLs for clients use a SAS for one blob, so
+//! there is one way to sign for every kind of key.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

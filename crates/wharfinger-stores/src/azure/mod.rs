@@ -1,5 +1,5 @@
-//! Objects in Azure Blob Storage. Clients upload and download through URLs with a SAS. The service enforces the key, the
-//! deadline and create-only. Confirm checks size, type and checksum.
+//! Objects in Azure Blob Storage. Clients upload and download through URLs with a SAS. The service enforces the key,
+//! the deadline and create-only. Confirm checks size and checksum.
 
 mod blocks;
 mod call;

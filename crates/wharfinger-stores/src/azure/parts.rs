@@ -119,7 +119,8 @@ impl MultipartStore for AzureStore {
         let client = self.client.clone();
         listing
             .entries()
-            // Blobs with only uncommitted blocks have no size. An empty blob looks the same until its blocks are listed.
+            // Blobs with only uncommitted blocks have no size. An empty blob looks the same until its blocks are
+            // listed.
             .try_filter(|entry| futures::future::ready(entry.size() == 0))
             .map_ok(move |entry| {
                 let (client, blob) = (client.clone(), entry.key());
@@ -169,7 +170,7 @@ impl AzureStore {
     /// marked as aborted.
     async fn abort_uploads(&self, blob: &str, uploads: &[String]) -> Result<(), BlobError> {
         if !self.remove_blocks(blob).await? {
-            for upload_id in uploads.iter().filter(|upload_id| *upload_id != blocks::STRAY) {
+            for upload_id in uploads.iter().filter(|upload_id| *upload_id != blocks::WITHOUT_UPLOAD) {
                 self.put_marker(blob, blocks::abort_marker(upload_id)).await?;
             }
         }

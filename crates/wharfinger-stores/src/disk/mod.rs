@@ -153,7 +153,7 @@ fn from_io(error: io::Error) -> BlobError {
     }
 }
 
-/// Only while the disk is mounted does a missing file mean an absent object.
+/// A missing file means an absent object only while the disk is mounted.
 fn is_mounted(mounted: &Path) -> bool {
     mounted.is_dir()
 }

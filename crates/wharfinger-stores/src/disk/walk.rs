@@ -1,4 +1,4 @@
-//! Lists the files of the store in the order of their keys, in constant memory. A folder is read in windows: one with a
+//! Lists the files of the store in the order of their keys, in bounded memory. A folder is read in windows: one with a
 //! million names is read several times instead of being held in memory.
 
 use std::fs;
@@ -145,8 +145,8 @@ impl Walk {
         }
     }
 
-    /// The next relevant names of a folder, in order. A subfolder's name ends in a slash, because it sorts that way in a
-    /// key. True: there are no more.
+    /// The next relevant names of a folder, in order. A subfolder's name ends in a slash, because it sorts that way in
+    /// a key. True: there are no more.
     fn window(&self, path: &Path, key_prefix: &str, after: &str) -> Result<(Vec<String>, bool), WalkError> {
         let mut names = Window::default();
         let entries = match fs::read_dir(self.root.join(path)) {

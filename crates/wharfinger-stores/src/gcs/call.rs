@@ -1,4 +1,5 @@
-//! Signs calls to Google. Our own calls use signed URLs as clients do, so there is one way to sign and no token to fetch.
+//! Signs calls to Google. Our own calls use signed URLs as clients do, so there is one way to sign and no token to
+//! fetch.
 
 use std::time::Duration;
 

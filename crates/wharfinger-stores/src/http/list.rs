@@ -8,7 +8,8 @@ use crate::{BlobError, ListedObject};
 
 const OUT_OF_ORDER: &str = "the store does not list its keys in byte order";
 
-/// All entries of all pages. `fetch` takes the marker of a page, and returns its entries and the marker of the next one.
+/// All entries of all pages. `fetch` takes the marker of a page, and returns its entries and the marker of the next
+/// one.
 pub(crate) fn pages<'a, T, Marker, Fetched>(
     first: Marker,
     fetch: impl Fn(Marker) -> Fetched + Send + 'a,
@@ -47,7 +48,8 @@ pub(crate) fn full_key(prefix: &str, start_after: Option<&str>) -> Option<String
     start_after.filter(|after| !after.is_empty()).map(|after| format!("{prefix}{after}"))
 }
 
-/// Keeps the objects under the store's prefix and after a key, removes the prefix from their keys, and checks the order.
+/// Keeps the objects under the store's prefix and after a key, removes the prefix from their keys, and checks the
+/// order.
 pub(crate) fn check_order(
     listed: impl Stream<Item = Result<ListedObject, BlobError>> + Send + 'static,
     prefix: &str,

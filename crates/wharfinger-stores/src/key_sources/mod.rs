@@ -1,5 +1,5 @@
-//! Sources of key lists for `wharfinger reconcile`: files, queries and S3 inventories. They are read as a stream. A list
-//! that cannot be read completely is an error.
+//! Sources of key lists for `wharfinger reconcile`: files, queries and S3 inventories. They are read as a stream. A
+//! list that cannot be read completely is an error.
 
 pub mod inventory;
 mod lists;

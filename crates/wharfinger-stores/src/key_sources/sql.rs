@@ -20,7 +20,8 @@ pub fn is_database(url: &str) -> bool {
     ["postgres://", "postgresql://", "sqlite:"].iter().any(|scheme| url.starts_with(scheme))
 }
 
-/// Reads all rows of a query. The first column is the key; an optional second column is the expected size of the object.
+/// Reads all rows of a query. The first column is the key; an optional second column is the expected size of the
+/// object.
 pub async fn read_query(url: &str, query: &str, sink: &mut Sink<'_>) -> Result<ReadStats, SourceError> {
     match url.strip_prefix("sqlite:") {
         Some(path) => read_sqlite(path.strip_prefix("//").unwrap_or(path), query, sink).await,

@@ -1,5 +1,5 @@
-//! S3 Inventory: a list of a bucket's objects at one moment, in CSV or Parquet files that a manifest names. Each data file
-//! is checked against the size and the MD5 that the manifest gives. Older versions and delete markers are skipped.
+//! S3 Inventory: a list of a bucket's objects at one moment, in CSV or Parquet files that a manifest names. Each data
+//! file is checked against the size and the MD5 that the manifest gives. Older versions and delete markers are skipped.
 
 mod data;
 mod manifest;
