@@ -1,4 +1,4 @@
-//! Engines that are set up wrongly: one line that names the setting and what is wrong, from `doctor` and at the start.
+//! Misconfigured engines: `doctor` and the start print one line with the setting and the problem.
 
 use harness::redis::{Options, Redis};
 
@@ -6,22 +6,22 @@ use crate::cli::program::{Place, Ran};
 
 const QUOTA: &str = "WHARFINGER_QUOTA_URL";
 const BROKER: &str = "WHARFINGER_BROKER_URL";
-/// Where nobody listens.
-const NOBODY: &str = "127.0.0.1:1";
+/// No process listens on this address.
+const UNUSED_ADDRESS: &str = "127.0.0.1:1";
 
-fn said(ran: &Ran, check: &str) -> (bool, String) {
+fn result_of(ran: &Ran, check: &str) -> (bool, String) {
     let [report] = &ran.json()[..] else { panic!("one object: {ran:?}") };
     let checks = report["checks"].as_array().expect("a list");
     let found = checks.iter().find(|c| c["check"] == check).unwrap_or_else(|| panic!("{check} in {ran:?}"));
     (found["ok"] == true, found["detail"].as_str().expect("text").to_owned())
 }
 
-/// Doctor says so, and the program does not start.
+/// `doctor` reports the problem, and the program does not start.
 #[track_caller]
-fn stops_the_start(check: &str, environment: &[(&str, &str)], words: &[&str]) {
+fn assert_start_fails(check: &str, environment: &[(&str, &str)], words: &[&str]) {
     let place = Place::new();
     let ran = place.run_with(environment, &["doctor", "--json"]).expect(1);
-    let (ok, line) = said(&ran, check);
+    let (ok, line) = result_of(&ran, check);
     assert!(!ok && !line.contains('\n') && !line.contains("sesame"), "{line}");
     let (setting, _) = environment[0];
     for word in words.iter().chain([&setting]) {
@@ -33,12 +33,12 @@ fn stops_the_start(check: &str, environment: &[(&str, &str)], words: &[&str]) {
     assert!(last.contains(setting) && words.iter().all(|word| last.contains(word)), "{ran:?}");
 }
 
-/// Doctor says so, and the program starts without it.
+/// `doctor` reports the problem, and the program starts without the engine.
 #[track_caller]
-fn is_done_without(check: &str, environment: &[(&str, &str)], words: &[&str]) {
+fn assert_start_without(check: &str, environment: &[(&str, &str)], words: &[&str]) {
     let place = Place::new();
     let ran = place.run_with(environment, &["doctor", "--json"]).expect(1);
-    let (ok, line) = said(&ran, check);
+    let (ok, line) = result_of(&ran, check);
     assert!(!ok && words.iter().all(|word| line.contains(word)), "{line}");
     let served = place.serve(environment);
     let log = place.log();
@@ -47,7 +47,7 @@ fn is_done_without(check: &str, environment: &[(&str, &str)], words: &[&str]) {
 }
 
 #[test]
-fn urls_that_are_none() {
+fn an_invalid_url_is_wrong_usage() {
     let place = Place::new();
     for (name, value) in [(QUOTA, "memcached://x"), (QUOTA, "redis://"), (BROKER, "kafka://x"), (BROKER, "x")]
     {
@@ -58,31 +58,29 @@ fn urls_that_are_none() {
 }
 
 #[test]
-fn a_redis_that_is_away() {
-    let url = format!("redis://:sesame@{NOBODY}/0");
-    is_done_without("quota", &[(QUOTA, &url)], &["does not answer", "the database admits uploads"]);
-    stops_the_start("quota", &[(QUOTA, &url), ("QUOTA_WITHOUT_REDIS", "refuse")], &["does not answer"]);
+fn a_redis_that_is_down_is_reported() {
+    let url = format!("redis://:sesame@{UNUSED_ADDRESS}/0");
+    assert_start_without("quota", &[(QUOTA, &url)], &["does not answer", "the database admits uploads"]);
+    assert_start_fails("quota", &[(QUOTA, &url), ("QUOTA_WITHOUT_REDIS", "refuse")], &["does not answer"]);
 }
 
 #[test]
-fn a_redis_that_lets_us_in_for_too_little() {
+fn a_redis_user_without_rights_stops_the_start() {
     let server = Redis::start_with(Options { password: Some("open-sesame"), ..Default::default() });
     let server = server.expect("a server");
     let address = format!("127.0.0.1:{}", server.port());
-    stops_the_start("quota", &[(QUOTA, &format!("redis://:sesame@{address}"))], &["password"]);
-    stops_the_start("quota", &[(QUOTA, &format!("redis://{address}"))], &["password"]);
-    server
-        .cli(&["ACL", "SETUSER", "clerk", "on", ">sesame", "~quota:*", "+@all", "-evalsha"])
-        .expect("a user");
-    stops_the_start("quota", &[(QUOTA, &format!("redis://clerk:sesame@{address}"))], &["right"]);
+    assert_start_fails("quota", &[(QUOTA, &format!("redis://:sesame@{address}"))], &["password"]);
+    assert_start_fails("quota", &[(QUOTA, &format!("redis://{address}"))], &["password"]);
+    server.cli(&["ACL", "SETUSER", "app", "on", ">sesame", "~quota:*", "+@all", "-evalsha"]).expect("a user");
+    assert_start_fails("quota", &[(QUOTA, &format!("redis://app:sesame@{address}"))], &["right"]);
 
-    // Each right counts: without one of them nothing would ever be let in by Redis, and nobody be told why.
+    // Every right is needed. Without one of them Redis would admit no upload, and no error would name the reason.
     for right in ["incrby", "hset", "sadd", "expire", "time"] {
         server
             .cli(&[
                 "ACL",
                 "SETUSER",
-                "clerk",
+                "app",
                 "reset",
                 "on",
                 ">sesame",
@@ -91,41 +89,45 @@ fn a_redis_that_lets_us_in_for_too_little() {
                 &format!("-{right}"),
             ])
             .expect("a user");
-        stops_the_start("quota", &[(QUOTA, &format!("redis://clerk:sesame@{address}"))], &["right"]);
+        assert_start_fails("quota", &[(QUOTA, &format!("redis://app:sesame@{address}"))], &["right"]);
     }
 
     let place = Place::new();
     let ran = place.run_with(&[(QUOTA, &server.url())], &["doctor", "--json"]).expect(0);
-    assert!(said(&ran, "quota").1.contains("Redis "), "{ran:?}");
+    assert!(result_of(&ran, "quota").1.contains("Redis "), "{ran:?}");
 }
 
 #[test]
-fn a_redis_that_takes_no_writes() {
+fn a_read_only_or_full_redis_is_reported() {
     let (leader, replica) = (Redis::start().expect("a server"), Redis::start().expect("another"));
-    replica.cli(&["REPLICAOF", "127.0.0.1", &leader.port().to_string()]).expect("told");
-    is_done_without("quota", &[(QUOTA, &replica.url())], &["replica"]);
+    replica.cli(&["REPLICAOF", "127.0.0.1", &leader.port().to_string()]).expect("replicated");
+    assert_start_without("quota", &[(QUOTA, &replica.url())], &["replica"]);
     leader.cli(&["CONFIG", "SET", "maxmemory", "1"]).expect("set");
-    is_done_without("quota", &[(QUOTA, &leader.url())], &["maxmemory"]);
+    assert_start_without("quota", &[(QUOTA, &leader.url())], &["maxmemory"]);
 }
 
 #[test]
-fn a_broker_that_is_away() {
-    let url = format!("amqp://guest:sesame@{NOBODY}");
-    is_done_without("broker", &[(BROKER, &url)], &[BROKER, "the database is polled"]);
+fn a_broker_that_is_down_is_reported() {
+    let url = format!("amqp://guest:sesame@{UNUSED_ADDRESS}");
+    assert_start_without("broker", &[(BROKER, &url)], &[BROKER, "the database is polled"]);
     let place = Place::new();
     let ran = place.run_with(&[(BROKER, &url)], &["migrate"]).expect(1);
     assert!(ran.stderr.contains(BROKER) && !ran.stderr.contains("sesame"), "{ran:?}");
 }
 
 #[test]
-fn a_broker_that_lets_us_in_for_too_little() {
+fn a_broker_with_wrong_credentials_or_without_its_plugin_stops_the_start() {
     let server = harness::rabbitmq::shared();
     let url = server.create_vhost();
     let wrong = url.replace("guest:guest@", "guest:sesame@");
-    stops_the_start("broker", &[(BROKER, &wrong)], &[]);
-    stops_the_start("broker", &[(BROKER, &server.url_of("no such host"))], &["vhost"]);
-    // What the operator says the broker has, it has not.
-    stops_the_start("broker", &[(BROKER, &url), ("AMQP_DELAYED_EXCHANGE", "true")], &["x-delayed-message"]);
+    assert_start_fails("broker", &[(BROKER, &wrong)], &[]);
+    assert_start_fails("broker", &[(BROKER, &server.url_of("no such host"))], &["vhost"]);
+    // The broker does not have the plugin that the setting enables.
+    assert_start_fails(
+        "broker",
+        &[(BROKER, &url), ("AMQP_DELAYED_EXCHANGE", "true")],
+        &["x-delayed-message"],
+    );
 
     let place = Place::new();
     place.run_with(&[(BROKER, &url)], &["migrate"]).expect(0);
@@ -135,5 +137,5 @@ fn a_broker_that_lets_us_in_for_too_little() {
         assert!(queues.lines().any(|line| line.trim() == queue), "{queue} in {queues}");
     }
     let ran = place.run_with(&[(BROKER, &url)], &["doctor", "--json"]).expect(0);
-    assert!(said(&ran, "broker").1.contains("RabbitMQ 3"), "{ran:?}");
+    assert!(result_of(&ran, "broker").1.contains("RabbitMQ 3"), "{ran:?}");
 }

@@ -1,6 +1,6 @@
-//! Six processes on PostgreSQL, Redis, RabbitMQ and S3. A few thousand files come while one server after the other, and
-//! the processes themselves, are killed, paused, wiped and brought back. Then everything is compared with the store and
-//! the database directly.
+//! Six processes on PostgreSQL, Redis, RabbitMQ and S3. While clients upload a few thousand files, the servers and the
+//! processes are killed, paused or wiped, one after the other, and restarted. Then the files are compared with the store
+//! and the database.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
@@ -25,14 +25,13 @@ use crate::test_app::{Database, TestEnv, caller};
 use crate::{long, oracle};
 
 const CLIENTS: usize = 12;
-/// Longer than a sweep's.
-const LEASE: Duration = Duration::from_secs(35);
+/// Longer than the lease of a sweep.
+const PAUSE_OF_SWEEPER: Duration = Duration::from_secs(35);
 const FILES_MIN: u64 = 2_000;
 const TENANTS: [&str; 3] = ["north", "south", "east"];
-/// Reached by those who keep half of what they upload.
+/// Small enough that some uploads are refused.
 const TENANT_LIMIT: u64 = 4_000;
 
-/// Where a process of each role listens.
 struct Process {
     role: &'static str,
     address: String,
@@ -63,7 +62,7 @@ impl Process {
 
     fn terminate(&mut self) -> bool {
         self.signal("TERM");
-        self.child.wait().expect("it ends").success()
+        self.child.wait().expect("the process ends").success()
     }
 }
 
@@ -74,25 +73,26 @@ impl Drop for Process {
     }
 }
 
-/// What clients were told, which must stay true: a file is there, or it is not.
-type Told = Mutex<BTreeMap<String, bool>>;
+/// The confirmed results: whether a file must exist at the end.
+type ExpectedFiles = Mutex<BTreeMap<String, bool>>;
 
 struct Fleet {
     apis: Vec<String>,
     tokens: Vec<String>,
-    told: Told,
-    lives: AtomicU64,
+    expected: ExpectedFiles,
+    /// The number of files that were uploaded, confirmed, and then kept or deleted.
+    completed: AtomicU64,
     refused: AtomicU64,
     stop: AtomicBool,
     http: reqwest::Client,
 }
 
 impl Fleet {
-    /// By one process or the other. None where nobody was there or sure: that is no promise.
+    /// Sends a request to one of the two API processes. None: there was no certain result.
     async fn call(&self, n: u64, method: Method, path: &str, body: Value) -> Option<Value> {
         let token = &self.tokens[n as usize % self.tokens.len()];
-        for turn in 0..2 {
-            let api = &self.apis[(n as usize + turn) % self.apis.len()];
+        for attempt in 0..2 {
+            let api = &self.apis[(n as usize + attempt) % self.apis.len()];
             let request = self.http.request(method.clone(), format!("http://{api}{path}")).bearer_auth(token);
             let Ok(answer) = request.json(&body).send().await else { continue };
             match answer.status().as_u16() {
@@ -112,9 +112,9 @@ impl Fleet {
         None
     }
 
-    async fn one_life(&self, n: u64) -> Option<()> {
-        let bytes = format!("cargo {n:>10}").into_bytes();
-        let body = json!({ "fileName": format!("cargo-{n}"), "size": bytes.len() });
+    async fn upload_file(&self, n: u64) -> Option<()> {
+        let bytes = format!("bytes {n:>10}").into_bytes();
+        let body = json!({ "fileName": format!("file-{n}"), "size": bytes.len() });
         let grant = self.call(n, Method::POST, "/api/v2/files/init", body).await?;
         let id = grant["fileId"].as_str()?.to_owned();
         if n.is_multiple_of(11) {
@@ -131,19 +131,19 @@ impl Fleet {
         let file = format!("/api/v2/files/{id}");
         self.call(n, Method::POST, &format!("{file}/confirm"), json!({})).await?;
         if n.is_multiple_of(7) {
-            self.told.lock().await.insert(id, true);
+            self.expected.lock().await.insert(id, true);
         } else {
             self.call(n, Method::DELETE, &file, json!({})).await?;
-            self.told.lock().await.insert(id, false);
+            self.expected.lock().await.insert(id, false);
         }
-        self.lives.fetch_add(1, Ordering::Relaxed);
+        self.completed.fetch_add(1, Ordering::Relaxed);
         Some(())
     }
 
-    async fn live(self: Arc<Self>, client: u64) {
+    async fn run_client(self: Arc<Self>, client: u64) {
         let mut n = client;
         while !self.stop.load(Ordering::SeqCst) {
-            if self.one_life(n).await.is_none() {
+            if self.upload_file(n).await.is_none() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             n += CLIENTS as u64;
@@ -162,9 +162,9 @@ struct Servers {
     s3: Radosgw,
 }
 
-/// What is done to one server or process. Each comes back before the next goes.
+/// A failure of one server or process. It recovers before the next failure starts.
 #[derive(Clone, Copy, Debug)]
-enum Blow {
+enum Failure {
     KillRedis,
     WipeRedis,
     PauseRedis,
@@ -174,101 +174,101 @@ enum Blow {
     PausePostgres,
     KillS3,
     PauseS3,
-    /// Killed without a word, and started again.
+    /// The process is killed and started again.
     Restart(usize),
 }
 
-const BLOWS: [Blow; 13] = [
-    Blow::KillRedis,
-    Blow::WipeRedis,
-    Blow::PauseRedis,
-    Blow::KillRabbit,
-    Blow::WipeRabbit,
-    Blow::KillPostgres,
-    Blow::PausePostgres,
-    Blow::KillS3,
-    Blow::PauseS3,
-    Blow::Restart(0),
-    Blow::Restart(1),
-    Blow::Restart(2),
-    Blow::Restart(3),
+const FAILURES: [Failure; 13] = [
+    Failure::KillRedis,
+    Failure::WipeRedis,
+    Failure::PauseRedis,
+    Failure::KillRabbit,
+    Failure::WipeRabbit,
+    Failure::KillPostgres,
+    Failure::PausePostgres,
+    Failure::KillS3,
+    Failure::PauseS3,
+    Failure::Restart(0),
+    Failure::Restart(1),
+    Failure::Restart(2),
+    Failure::Restart(3),
 ];
 
-impl Blow {
-    fn strike(self, servers: &mut Servers, processes: &mut [Process], env: &TestEnv, random: &mut StdRng) {
+impl Failure {
+    fn inject(self, servers: &mut Servers, processes: &mut [Process], env: &TestEnv, random: &mut StdRng) {
         let Servers { postgres, redis, rabbit, s3 } = servers;
         let mut wait = || pause(random.random_range(500..2_500));
         match self {
-            Blow::KillRedis => {
+            Failure::KillRedis => {
                 redis.kill().expect("killed");
                 wait();
                 redis.start_again().expect("started");
             }
-            Blow::WipeRedis => redis.wipe().expect("wiped"),
-            Blow::PauseRedis => {
+            Failure::WipeRedis => redis.wipe().expect("wiped"),
+            Failure::PauseRedis => {
                 redis.pause().expect("paused");
                 wait();
                 redis.resume().expect("resumed");
             }
-            Blow::KillRabbit => {
+            Failure::KillRabbit => {
                 rabbit.kill().expect("killed");
                 wait();
                 rabbit.start_again().expect("started");
             }
-            Blow::WipeRabbit => rabbit.wipe().expect("wiped"),
-            Blow::KillPostgres => {
+            Failure::WipeRabbit => rabbit.wipe().expect("wiped"),
+            Failure::KillPostgres => {
                 postgres.kill().expect("killed");
                 wait();
                 postgres.start_again().expect("started");
             }
-            Blow::PausePostgres => {
+            Failure::PausePostgres => {
                 postgres.pause().expect("paused");
                 wait();
                 postgres.resume().expect("resumed");
             }
-            Blow::KillS3 => {
+            Failure::KillS3 => {
                 s3.kill().expect("killed");
                 wait();
                 s3.start_again().expect("started");
             }
-            Blow::PauseS3 => {
+            Failure::PauseS3 => {
                 s3.pause().expect("paused");
                 wait();
                 s3.resume().expect("resumed");
             }
-            Blow::Restart(n) => restart(processes, n, env),
+            Failure::Restart(n) => restart(processes, n, env),
         }
     }
 }
 
-/// In an order that the seed decides.
-fn break_everything(servers: &mut Servers, processes: &mut [Process], env: &TestEnv, mut random: StdRng) {
-    // A zombie: it is gone for longer than any lease, and comes back in the end.
-    let zombie = processes.iter().rposition(|process| process.role == "sweeper").expect("a sweeper");
-    processes[zombie].signal("STOP");
-    let stopped = Instant::now();
-    let mut blows = BLOWS;
-    blows.shuffle(&mut random);
-    println!("{blows:?}");
-    for blow in blows {
-        blow.strike(servers, processes, env, &mut random);
+/// Injects every failure once. The seed decides the order.
+fn inject_all(servers: &mut Servers, processes: &mut [Process], env: &TestEnv, mut random: StdRng) {
+    // This sweeper is paused for longer than any lease, and continues at the end.
+    let paused = processes.iter().rposition(|process| process.role == "sweeper").expect("a sweeper");
+    processes[paused].signal("STOP");
+    let paused_at = Instant::now();
+    let mut failures = FAILURES;
+    failures.shuffle(&mut random);
+    println!("{failures:?}");
+    for failure in failures {
+        failure.inject(servers, processes, env, &mut random);
         pause(random.random_range(0..1_500));
     }
-    std::thread::sleep(LEASE.saturating_sub(stopped.elapsed()));
-    processes[zombie].signal("CONT");
+    std::thread::sleep(PAUSE_OF_SWEEPER.saturating_sub(paused_at.elapsed()));
+    processes[paused].signal("CONT");
     pause(1_000);
 }
 
 fn restart(processes: &mut [Process], n: usize, env: &TestEnv) {
     let (role, address) = (processes[n].role, processes[n].address.clone());
     processes[n].child.kill().expect("killed");
-    processes[n].child.wait().expect("it ends");
+    processes[n].child.wait().expect("the process ends");
     processes[n] = Process::start(env, role, &address, n);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long: cargo xtask prove"]
-async fn everything_is_killed_once_and_nothing_is_lost() {
+async fn no_file_is_lost_when_every_server_and_process_fails_once() {
     let mut servers = tokio::task::spawn_blocking(|| Servers {
         postgres: Postgres::start_with(postgres::Options { fsync: false, ..Default::default() })
             .expect("PostgreSQL"),
@@ -284,7 +284,7 @@ async fn everything_is_killed_once_and_nothing_is_lost() {
         ("WHARFINGER_DATABASE_URL", servers.postgres.create_database()),
         ("WHARFINGER_QUOTA_URL", servers.redis.url()),
         ("WHARFINGER_BROKER_URL", servers.rabbit.url()),
-        ("WHARFINGER_BLOB_URL", format!("s3://{}/wharf", s3.create_bucket())),
+        ("WHARFINGER_BLOB_URL", format!("s3://{}/files", s3.create_bucket())),
         ("AWS_ENDPOINT_URL", s3.endpoint()),
         ("AWS_ACCESS_KEY_ID", s3.access_key().to_owned()),
         ("AWS_SECRET_ACCESS_KEY", s3.secret_key().to_owned()),
@@ -312,65 +312,68 @@ async fn everything_is_killed_once_and_nothing_is_lost() {
     let fleet = Arc::new(Fleet {
         apis: processes[..2].iter().map(|process| process.address.clone()).collect(),
         tokens: tokens.clone(),
-        told: Told::default(),
-        lives: AtomicU64::new(0),
+        expected: ExpectedFiles::default(),
+        completed: AtomicU64::new(0),
         refused: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         http: http.expect("a client"),
     });
-    let clients: Vec<_> = (0..CLIENTS).map(|n| tokio::spawn(fleet.clone().live(n as u64))).collect();
+    let clients: Vec<_> = (0..CLIENTS).map(|n| tokio::spawn(fleet.clone().run_client(n as u64))).collect();
     let watcher = tokio::spawn(watch(env.clone(), fleet.clone()));
-    let breaking = env.clone();
+    let environment = env.clone();
     let (servers, mut processes) = tokio::task::spawn_blocking(move || {
         pause(3_000);
-        break_everything(&mut servers, &mut processes, &breaking, long::random(long::seed()));
+        inject_all(&mut servers, &mut processes, &environment, long::random(long::seed()));
         (servers, processes)
     })
     .await
-    .expect("everything was broken");
+    .expect("all failures were injected");
     let give_up = Instant::now() + Duration::from_secs(600);
-    while fleet.lives.load(Ordering::Relaxed) < FILES_MIN && Instant::now() < give_up {
+    while fleet.completed.load(Ordering::Relaxed) < FILES_MIN && Instant::now() < give_up {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     fleet.stop.store(true, Ordering::SeqCst);
     for client in clients {
         client.await.expect("a client");
     }
-    let looks = watcher.await.expect("never above the limit");
-    assert!(fleet.lives.load(Ordering::Relaxed) >= FILES_MIN, "a few thousand files");
+    let checks = watcher.await.expect("the limit is never exceeded");
+    assert!(fleet.completed.load(Ordering::Relaxed) >= FILES_MIN, "too few files were completed");
     assert!(fleet.refused.load(Ordering::Relaxed) > 0, "the limit was never reached");
     println!(
-        "{looks} looks, {} lives, {} refused for want of room, {} promises",
-        fleet.lives.load(Ordering::Relaxed),
+        "{checks} checks of the limit, {} files completed, {} refused by the quota, {} expected results",
+        fleet.completed.load(Ordering::Relaxed),
         fleet.refused.load(Ordering::Relaxed),
-        fleet.told.lock().await.len()
+        fleet.expected.lock().await.len()
     );
-    wait_until_healed(&env).await;
+    wait_until_repaired(&env).await;
     for process in &mut processes {
-        assert!(process.terminate(), "{} ends in order", process.role);
+        assert!(process.terminate(), "{} stops gracefully", process.role);
     }
     check(&env, &fleet).await;
     drop(servers);
 }
 
-/// I1, looked at from outside while everything goes on: one statement sees one moment.
+/// Checks I1 in the database during the test. One statement reads one consistent state.
 async fn watch(env: Arc<TestEnv>, fleet: Arc<Fleet>) -> u64 {
     let most = "SELECT CAST(COALESCE(MAX(charged), 0) AS BIGINT) FROM \
         (SELECT SUM(charged_bytes) AS charged FROM files GROUP BY tenant_id) sums";
-    let mut looks = 0;
+    let mut checks = 0;
     while !fleet.stop.load(Ordering::SeqCst) {
-        // The database is away at times.
+        // The database is sometimes down.
         if let Some(charged) = env.try_scalar(most).await {
-            assert!(charged <= TENANT_LIMIT as i64, "{charged} bytes are let in, of {TENANT_LIMIT}");
-            looks += 1;
+            assert!(
+                charged <= TENANT_LIMIT as i64,
+                "{charged} bytes were admitted, the limit is {TENANT_LIMIT}"
+            );
+            checks += 1;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    looks
+    checks
 }
 
-/// The processes heal by themselves; this only watches, in the database.
-async fn wait_until_healed(env: &TestEnv) {
+/// Waits in the database until the running processes have repaired everything.
+async fn wait_until_repaired(env: &TestEnv) {
     let give_up = Instant::now() + Duration::from_secs(180);
     let unfinished = "SELECT (SELECT COUNT(*) FROM files WHERE pipeline_status = 'registered') \
         + (SELECT COUNT(*) FROM files WHERE pipeline_status = 'deleted' AND charged_bytes > 0) \
@@ -380,27 +383,27 @@ async fn wait_until_healed(env: &TestEnv) {
         if left == 0 {
             return;
         }
-        assert!(Instant::now() < give_up, "{left} rows are not healed");
+        assert!(Instant::now() < give_up, "{left} rows are not repaired");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 
-/// I1 to I9 and I14 to I16, by a process that had no part in it; I13 is what the zombie would have broken.
+/// Checks I1 to I9 and I14 to I16 with a new process. The paused sweeper could have violated I13.
 async fn check(env: &TestEnv, fleet: &Fleet) {
     let server = env.start().await;
     oracle::all_is_healed(env, &server).await;
     for tenant in TENANTS {
         let tenant = wharfinger_lifecycle::id::TenantId::new(tenant).expect("a tenant");
         let quota = server.app.core.catalog.quota(&tenant, TENANT_LIMIT).await.expect("a quota");
-        assert!(quota.used_bytes <= TENANT_LIMIT, "{tenant} holds {}", quota.used_bytes);
+        assert!(quota.used_bytes <= TENANT_LIMIT, "{tenant} uses {}", quota.used_bytes);
     }
     let depth = server.app.core.catalog.outbox_depth(Destination::Broker).await.expect("counted").0;
     assert_eq!(depth, 0, "checks that were never published");
     let live = server.app.core.catalog.files(&Scope::All, None, 100_000).await.expect("files");
     let live: std::collections::BTreeSet<String> = live.iter().map(|file| file.id.to_string()).collect();
-    let told = fleet.told.lock().await;
-    assert!(told.len() as u64 >= FILES_MIN / 2, "clients got something done: {}", told.len());
-    for (id, is_there) in told.iter() {
-        assert_eq!(live.contains(id), *is_there, "what was said of {id}");
+    let expected = fleet.expected.lock().await;
+    assert!(expected.len() as u64 >= FILES_MIN / 2, "too few expected results: {}", expected.len());
+    for (id, exists) in expected.iter() {
+        assert_eq!(live.contains(id), *exists, "whether {id} exists");
     }
 }

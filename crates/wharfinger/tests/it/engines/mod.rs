@@ -1,4 +1,4 @@
-//! Engines beside the database: each works as it is meant to, and its loss is survived.
+//! Redis and RabbitMQ: how the program uses them, and how it survives their loss.
 
 mod doctor;
 mod fleet;

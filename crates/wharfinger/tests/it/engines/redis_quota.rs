@@ -1,4 +1,4 @@
-//! Quotas on Redis while Redis is well: the same promises as without it.
+//! Quotas in a working Redis give the same results as without Redis.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ fn env(database: Database, settings: &[(&'static str, &str)]) -> TestEnv {
     TestEnv::with_redis(database, &harness::redis::shared().own_database(), settings)
 }
 
-async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: Database) {
+async fn of_200_parallel_uploads_exactly_the_100_that_fit_succeed(database: Database) {
     let env = env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);
     let server = env.start().await;
     let me = server.me();
@@ -26,8 +26,8 @@ async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: D
     }
     let quota = me.get("/api/v2/quota").await.expect(200);
     assert_eq!(quota, json!({ "tenant": "t", "used": 1_000, "limit": 1_000, "reserved": 1_000 }));
-    let at_redis = env.scalar("SELECT COUNT(*) FROM quotas WHERE owner = 'redis'").await;
-    assert_eq!(at_redis, 1, "it was Redis that let them in");
+    let owned_by_redis = env.scalar("SELECT COUNT(*) FROM quotas WHERE owner = 'redis'").await;
+    assert_eq!(owned_by_redis, 1, "Redis has admitted the uploads");
 
     env.advance(WINDOW_MS + GRACE_MS);
     server.settle().await;
@@ -39,7 +39,7 @@ async fn of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed(database: D
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_key_is_repeated_where_nothing_more_fits(database: Database) {
+async fn a_repeated_idempotency_key_is_answered_while_the_quota_is_full(database: Database) {
     let env = env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10")]);
     let server = env.start().await;
     let me = server.me();
@@ -54,7 +54,7 @@ async fn a_key_is_repeated_where_nothing_more_fits(database: Database) {
     oracle::redis_is_exact(&server).await;
 }
 
-async fn a_limit_counts_from_the_moment_it_is_set(database: Database) {
+async fn a_new_limit_applies_at_once(database: Database) {
     let env = env(database, &[]);
     let server = env.start().await;
     let (me, operator) = (server.me(), server.operator());
@@ -74,43 +74,44 @@ async fn a_limit_counts_from_the_moment_it_is_set(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn tenants_share_nothing_and_users_their_tenants_quota(database: Database) {
+async fn users_share_the_quota_of_their_tenant_only(database: Database) {
     let env = env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10"), ("UNCONFIRMED_LIMIT_PERCENT", "60")]);
     let server = env.start().await;
     let colleague = server.as_user("t", "v", Role::User);
-    let stranger = server.as_user("}other{", "u", Role::User);
+    let other_tenant = server.as_user("}other{", "u", Role::User);
     server.me().upload("a", b"six by").await;
     colleague.init("b", 5).await.expect_problem(403, "quota_exceeded");
-    stranger.init("too much at once", 7).await.expect_problem(403, "unconfirmed_limit");
+    other_tenant.init("too much at once", 7).await.expect_problem(403, "unconfirmed_limit");
     colleague.upload("b", b"four").await;
-    stranger.upload("c", b"six by").await;
-    assert_eq!((colleague.used().await, stranger.used().await), (10, 6));
+    other_tenant.upload("c", b"six by").await;
+    assert_eq!((colleague.used().await, other_tenant.used().await), (10, 6));
     oracle::redis_is_exact(&server).await;
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// Two processes: what one lets in the other counts.
 async fn two_processes_fill_one_quota_exactly(database: Database) {
     let env = env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "1000")]);
     let (one, other) = (env.start().await, env.start().await);
-    let (here, there) = (one.me(), other.me());
+    let (client, other_client) = (one.me(), other.me());
     let names: Vec<String> = (0..150).map(|n| format!("f{n}")).collect();
-    let both =
-        names.iter().enumerate().map(|(n, name)| if n % 2 == 0 { &here } else { &there }.init(name, 10));
+    let both = names
+        .iter()
+        .enumerate()
+        .map(|(n, name)| if n % 2 == 0 { &client } else { &other_client }.init(name, 10));
     let answers = futures::future::join_all(both).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 100);
     assert!(answers.iter().all(|answer| [201, 403].contains(&answer.status.as_u16())));
     oracle::redis_is_exact(&one).await;
 }
 
-/// Settings that change while files are there: whoever knows no Redis takes the gate back, and the other way round.
-async fn redis_comes_and_goes_with_the_settings(database: Database) {
+/// A process without Redis in its settings takes over the quota, and a process with Redis takes it back.
+async fn the_owner_of_the_quota_follows_the_settings(database: Database) {
     let redis = harness::redis::shared().own_database();
     let env = TestEnv::with_redis(database, &redis, &[("DEFAULT_TENANT_QUOTA_BYTES", "30")]);
     let plain = env.without("WHARFINGER_QUOTA_URL");
     let server = env.start().await;
     server.me().upload("a", b"ten bytes!").await;
-    // One that is still of the old mind, at the same time.
+    // At the same time, another process runs without Redis.
     let other = plain.start().await;
     other.me().upload("b", b"ten bytes!").await;
     assert_eq!(env.scalar("SELECT COUNT(*) FROM quotas WHERE owner = 'redis'").await, 0);
@@ -125,30 +126,30 @@ async fn redis_comes_and_goes_with_the_settings(database: Database) {
     oracle::all_is_healed(&env, &other).await;
 }
 
-/// How long one that is refused has waited for the answer to another with its key.
-const LOOKED_FOR_A_TWIN: Duration = Duration::from_millis(230);
+/// The minimum time that a refused request waits for the answer of another request with its key.
+const WAIT_FOR_SAME_KEY: Duration = Duration::from_millis(230);
 
-/// The same request at the same time, with room for one: one file, whoever asks.
-async fn twins_with_one_key_get_one_answer(database: Database) {
+/// Six equal requests arrive together, and the quota has space for one file.
+async fn parallel_requests_with_one_key_create_one_file(database: Database) {
     let env = env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "10")]);
     let server = env.start().await;
     let me = server.me();
     for round in 0..5 {
-        let twins = (0..6).map(async |_| {
+        let requests = (0..6).map(async |_| {
             let started = Instant::now();
             loop {
-                let asked = Instant::now();
+                let sent = Instant::now();
                 let request = me.request(reqwest::Method::POST, "/api/v2/files/init");
-                let request = request.header("idempotency-key", format!("twins-{round}"));
+                let request = request.header("idempotency-key", format!("key-{round}"));
                 let answer = me.send(request.json(&json!({ "fileName": "f", "size": 10 }))).await;
-                // Where the first takes long to be written down, there is no room yet, and no answer to repeat.
+                // While the first request is not committed, the quota is full and there is no answer to repeat.
                 if answer.status != 403 || started.elapsed() > Duration::from_secs(60) {
                     return answer.expect(201);
                 }
-                assert!(asked.elapsed() >= LOOKED_FOR_A_TWIN, "nobody looked whether there is one");
+                assert!(sent.elapsed() >= WAIT_FOR_SAME_KEY, "the request did not wait for the other one");
             }
         });
-        let grants = futures::future::join_all(twins).await;
+        let grants = futures::future::join_all(requests).await;
         let file = id(&grants[0]);
         assert!(grants.iter().all(|grant| id(grant) == file));
         me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
@@ -157,14 +158,14 @@ async fn twins_with_one_key_get_one_answer(database: Database) {
     oracle::redis_is_exact(&server).await;
 }
 
-/// A catalog from a backup: what Redis counted since is not believed, whatever the epochs say.
-async fn a_catalog_from_a_backup_is_counted_anew(database: Database) {
+/// After a restore, the counters in Redis are newer than the catalog and must not be used.
+async fn a_restored_catalog_is_counted_again(database: Database) {
     let env = env(database, &[("DEFAULT_TENANT_QUOTA_BYTES", "30")]);
     let server = env.start().await;
     let me = server.me();
     me.upload("a", b"ten bytes!").await;
     me.upload("b", b"ten bytes!").await;
-    // The epoch goes back behind what Redis has, as it does in a backup.
+    // Lowers the epoch below that of Redis, like a restored backup.
     env.execute("UPDATE quotas SET epoch = epoch - 1").await;
     me.upload("c", b"ten bytes!").await;
     me.init("full", 1).await.expect_problem(403, "quota_exceeded");
@@ -173,12 +174,12 @@ async fn a_catalog_from_a_backup_is_counted_anew(database: Database) {
 }
 
 on_each_database!(
-    twins_with_one_key_get_one_answer,
-    a_catalog_from_a_backup_is_counted_anew,
-    of_two_hundred_at_once_exactly_the_hundred_that_fit_succeed,
-    a_key_is_repeated_where_nothing_more_fits,
-    a_limit_counts_from_the_moment_it_is_set,
-    tenants_share_nothing_and_users_their_tenants_quota,
+    parallel_requests_with_one_key_create_one_file,
+    a_restored_catalog_is_counted_again,
+    of_200_parallel_uploads_exactly_the_100_that_fit_succeed,
+    a_repeated_idempotency_key_is_answered_while_the_quota_is_full,
+    a_new_limit_applies_at_once,
+    users_share_the_quota_of_their_tenant_only,
     two_processes_fill_one_quota_exactly,
-    redis_comes_and_goes_with_the_settings,
+    the_owner_of_the_quota_follows_the_settings,
 );

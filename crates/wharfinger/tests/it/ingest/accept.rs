@@ -1,4 +1,4 @@
-//! What is taken and what is not, and what the client is told.
+//! Which events are accepted, and how other requests are rejected.
 
 use std::io::Write as _;
 
@@ -8,7 +8,7 @@ use wharfinger_lifecycle::key::EventsFolder;
 
 use super::{EventServer, Sender, gzip, of_ids};
 
-async fn refused(
+async fn rejected(
     sender: &Sender,
     body: impl Into<reqwest::Body>,
     headers: &[(&str, &str)],
@@ -18,7 +18,7 @@ async fn refused(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_arrive_as_they_were_sent_with_when_from_whom_and_where() {
+async fn events_are_stored_unchanged_with_time_tenant_and_instance() {
     let mut server = EventServer::new(&[("INSTANCE_ID", "pier 7")]);
     server.start();
     let sender = server.sender();
@@ -70,7 +70,7 @@ async fn events_arrive_as_they_were_sent_with_when_from_whom_and_where() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_named_and_nothing_of_it_is_taken() {
+async fn an_invalid_body_is_rejected_with_its_line_and_nothing_is_stored() {
     let mut server = EventServer::new(&[("INGEST_MAX_INFLATED_BYTES", "2MiB")]);
     server.start();
     let sender = server.sender();
@@ -81,7 +81,7 @@ async fn what_is_wrong_is_named_and_nothing_of_it_is_taken() {
         (format!("{{\"id\":1}}\n{{\"a\":{}1{}}}", "[".repeat(64), "]".repeat(64)), 2),
         (format!("{{\"id\":1}}\n{{\"a\":\"{}\"}}", "x".repeat(1 << 20)), 2),
     ] {
-        let (status, problem) = refused(&sender, body, &[]).await;
+        let (status, problem) = rejected(&sender, body, &[]).await;
         assert_eq!(
             (status, &problem["code"], &problem["line"]),
             (StatusCode::BAD_REQUEST, &json!("invalid_request"), &json!(line)),
@@ -89,7 +89,7 @@ async fn what_is_wrong_is_named_and_nothing_of_it_is_taken() {
         );
         assert_eq!(problem["errors"][0]["field"], json!(format!("line {line}")));
     }
-    let (status, problem) = refused(&sender, "", &[]).await;
+    let (status, problem) = rejected(&sender, "", &[]).await;
     assert_eq!((status, &problem["errors"][0]["field"]), (StatusCode::BAD_REQUEST, &json!("body")));
     let bomb = gzip(format!("{{\"a\":\"{}\"}}", "x".repeat(3 << 20)).as_bytes());
     assert!(bomb.len() < 100_000);
@@ -105,7 +105,7 @@ async fn what_is_wrong_is_named_and_nothing_of_it_is_taken() {
         ),
         (b"{}".to_vec(), vec![("content-encoding", "br")], StatusCode::UNSUPPORTED_MEDIA_TYPE),
     ] {
-        let (status, problem) = refused(&sender, body, &headers).await;
+        let (status, problem) = rejected(&sender, body, &headers).await;
         assert_eq!(status, expected, "{problem}");
     }
     server.terminate();
@@ -113,7 +113,7 @@ async fn what_is_wrong_is_named_and_nothing_of_it_is_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_who_has_a_token_is_heard_and_only_where_events_are_taken() {
+async fn events_need_a_user_token_and_the_ingest_role() {
     let mut server = EventServer::new(&[]);
     server.start();
     let bare = reqwest::Client::new();
@@ -123,7 +123,7 @@ async fn only_who_has_a_token_is_heard_and_only_where_events_are_taken() {
     let worker = Sender { token: server.place.token("acme", "w", "worker"), ..server.sender() };
     assert_eq!(worker.send("{}", &[]).await.status(), StatusCode::FORBIDDEN);
     let elsewhere = bare.get(format!("{}/api/v2/files", server.url())).send().await.expect("an answer");
-    assert_eq!(elsewhere.status(), StatusCode::NOT_FOUND, "this process is there for events only");
+    assert_eq!(elsewhere.status(), StatusCode::NOT_FOUND, "this process accepts only events");
     let ready: Value = bare
         .get(format!("{}/readyz", server.url()))
         .send()
@@ -136,13 +136,13 @@ async fn only_who_has_a_token_is_heard_and_only_where_events_are_taken() {
     server.terminate();
     server.start_as("api");
     let sender = server.sender();
-    let (status, problem) = refused(&sender, "{}", &[]).await;
+    let (status, problem) = rejected(&sender, "{}", &[]).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     assert!(problem["detail"].as_str().expect("a detail").contains("`ingest`"), "{problem}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn beyond_the_memory_that_is_set_clients_are_asked_to_wait_and_nothing_is_lost() {
+async fn requests_above_the_memory_limit_get_429_and_no_event_is_lost() {
     let (mut server, proxy) = EventServer::in_bucket(&[
         ("INGEST_MAX_INFLATED_BYTES", "1MiB"),
         ("INGEST_MEMORY_BYTES", "4MiB"),
@@ -151,7 +151,7 @@ async fn beyond_the_memory_that_is_set_clients_are_asked_to_wait_and_nothing_is_
     .await;
     server.start();
     let sender = server.sender();
-    // A store that is slow is not one that is away: nothing goes to disk, and what waits for it stays in memory.
+    // A slow store is not down: no batch goes to the spool, and waiting batches stay in memory.
     proxy.stall(true);
     let noise = |id: u64| format!("{{\"id\":{id},\"noise\":\"{:x}\"}}\n", rand::random::<u128>());
     let mut accepted = 0;
@@ -174,9 +174,9 @@ async fn beyond_the_memory_that_is_set_clients_are_asked_to_wait_and_nothing_is_
     server.terminate();
 }
 
-/// One tenant begins bodies and does not end them: there is room for another's all the same.
+/// One tenant starts bodies and does not finish them.
 #[tokio::test(flavor = "multi_thread")]
-async fn stalled_bodies_of_one_tenant_leave_room_for_another() {
+async fn stalled_bodies_of_one_tenant_leave_memory_for_another() {
     let mut server = EventServer::new(&[
         ("INGEST_MAX_INFLATED_BYTES", "1MiB"),
         ("INGEST_MEMORY_BYTES", "4MiB"),
@@ -193,7 +193,7 @@ async fn stalled_bodies_of_one_tenant_leave_room_for_another() {
     for _ in 0..6 {
         let mut stream = std::net::TcpStream::connect(&address).expect("a connection");
         stream.write_all(head.as_bytes()).expect("sent");
-        // Those that come too late are refused, and the connection ended on them.
+        // When the memory is used up, the server rejects the request and closes its connection.
         let _ = stream.write_all(&vec![b' '; 1_000_000]);
         stalled.push(stream);
     }
@@ -206,9 +206,8 @@ async fn stalled_bodies_of_one_tenant_leave_room_for_another() {
     server.terminate();
 }
 
-/// A client that is cut off before the last byte has asked for nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn half_a_request_is_none() {
+async fn an_incomplete_request_stores_nothing() {
     let mut server = EventServer::new(&[]);
     server.start();
     let address = server.served.as_ref().expect("a server").address().to_owned();

@@ -1,11 +1,11 @@
-//! When a batch closes, and what it is called.
+//! When a batch is closed, and its name.
 
 use wharfinger_lifecycle::key::EventsFolder;
 
 use super::{EventServer, below, of_ids};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_closes_by_count_and_by_bytes_and_never_holds_more() {
+async fn a_batch_is_closed_at_its_maximum_of_events_or_bytes() {
     let mut server = EventServer::new(&[("INGEST_BATCH_EVENTS", "100"), ("INGEST_BATCH_AGE_MS", "3600000")]);
     server.start();
     let sender = server.sender();
@@ -13,7 +13,7 @@ async fn a_batch_closes_by_count_and_by_bytes_and_never_holds_more() {
     for id in 250..300 {
         sender.ids(id..id + 1).await;
     }
-    assert_eq!(server.ids_once(300).await, (0..300).collect::<Vec<_>>(), "full batches wait for nothing");
+    assert_eq!(server.ids_once(300).await, (0..300).collect::<Vec<_>>(), "full batches are stored at once");
     let counts: Vec<usize> = server.stored().await.values().map(Vec::len).collect();
     assert_eq!(counts, [100, 100, 100]);
     server.terminate();
@@ -30,27 +30,27 @@ async fn a_batch_closes_by_count_and_by_bytes_and_never_holds_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_closes_by_age_and_its_segment_goes_when_it_is_stored() {
+async fn a_batch_is_closed_by_age_and_its_segment_is_removed_when_it_is_stored() {
     let mut server = EventServer::new(&[("INGEST_BATCH_AGE_MS", "300")]);
     server.start();
     let sender = server.sender();
     sender.ids(0..1).await;
     let segments = server.place.data().join("ingest");
-    let of_segments = || below(&segments).into_iter().find(|(name, _)| name.ends_with(".jsonl"));
-    if let Some((_, lines)) = of_segments() {
+    let first_segment = || below(&segments).into_iter().find(|(name, _)| name.ends_with(".jsonl"));
+    if let Some((_, lines)) = first_segment() {
         assert!(
             String::from_utf8_lossy(&lines).contains("\"body\":{\"id\":0,"),
-            "it is on disk when it is answered"
+            "the event is on disk before the response"
         );
     }
     assert_eq!(server.ids_once(1).await, [0]);
     server.until("s3_events_stored_total", |stored| stored == 1.0).await;
     server.terminate();
-    assert_eq!(of_segments(), None);
+    assert_eq!(first_segment(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stopping_waits_for_no_age_in_any_mode() {
+async fn a_stopping_server_stores_open_batches_at_once_in_every_mode() {
     for ack in ["memory", "disk"] {
         let mut server = EventServer::new(&[("INGEST_ACK", ack), ("INGEST_BATCH_AGE_MS", "3600000")]);
         server.start();
@@ -61,13 +61,13 @@ async fn stopping_waits_for_no_age_in_any_mode() {
     let mut server = EventServer::new(&[("INGEST_ACK", "stored"), ("INGEST_BATCH_AGE_MS", "100")]);
     server.start();
     server.sender().ids(0..10).await;
-    assert_eq!(server.ids().await, (0..10).collect::<Vec<_>>(), "stored when it is answered");
+    assert_eq!(server.ids().await, (0..10).collect::<Vec<_>>(), "the events are stored before the response");
     server.terminate();
 }
 
-/// Two servers of one name on one folder, as after a mistake: neither writes over the other's batches.
+/// By mistake two servers may have one name and one folder.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_processes_on_one_folder_do_not_meet() {
+async fn two_processes_on_one_folder_do_not_overwrite_each_others_batches() {
     let mut server = EventServer::new(&[("INSTANCE_ID", "twin"), ("INGEST_BATCH_EVENTS", "10")]);
     server.start();
     let first = server.sender();

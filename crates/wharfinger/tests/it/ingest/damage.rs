@@ -1,4 +1,4 @@
-//! Batches that were damaged where they lay, and folders that other programs left.
+//! Batches that were damaged on disk, and folders of other programs.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ fn batch(ids: std::ops::Range<u64>) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_can_be_read_is_stored_and_the_rest_is_kept_as_it_was() {
+async fn readable_lines_are_stored_and_damaged_batches_are_kept_unchanged() {
     let mut server = EventServer::new(&[("DLQ_MAX_AGE", "3650d")]);
     let spool = server.spool();
     let put = |name: &str, bytes: &[u8]| {
@@ -22,11 +22,11 @@ async fn what_can_be_read_is_stored_and_the_rest_is_kept_as_it_was() {
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("the folder");
         std::fs::write(path, bytes).expect("a file");
     };
-    let sound = batch(0..1_000);
-    put("1700000001_web_1.jsonl.gz", &sound);
+    let intact = batch(0..1_000);
+    put("1700000001_web_1.jsonl.gz", &intact);
     put("sub/1700000002_web_2.jsonl.gz", &[batch(1_000..1_500), batch(1_500..2_000)].concat());
-    let cut = batch(2_000..6_000);
-    put("1700000003_web_3.jsonl.gz", &cut[..cut.len() / 2]);
+    let truncated = batch(2_000..6_000);
+    put("1700000003_web_3.jsonl.gz", &truncated[..truncated.len() / 2]);
     let mut flipped = batch(10_000..14_000);
     let middle = flipped.len() / 2;
     flipped[middle] ^= 0x55;
@@ -36,22 +36,25 @@ async fn what_can_be_read_is_stored_and_the_rest_is_kept_as_it_was() {
     let mixed = gzip(b"{\"body\":{\"id\":20000}}\nnot JSON\n{\"body\":{\"id\":20001}}\n");
     put("1700000007_web_7.jsonl.gz", &mixed);
     put("1700000007_web_7.jsonl.gz.meta.json", b"{\"num_events\":2}");
-    std::fs::create_dir(spool.join("1700000008_web_8.jsonl.gz")).expect("a folder in the place of a file");
+    std::fs::create_dir(spool.join("1700000008_web_8.jsonl.gz")).expect("a folder with the name of a batch");
     put("notes.txt", b"foreign");
     put(".hidden", b"foreign");
 
     server.start();
     server.until("dlq_files_current", |files| files == 0.0).await;
     let ids: BTreeSet<u64> = server.ids().await.into_iter().collect();
-    assert!((0..2_000).all(|id| ids.contains(&id)), "what was sound is whole");
-    assert!(ids.contains(&2_000) && !ids.contains(&5_999), "of what was cut the beginning is there");
-    assert!(ids.contains(&10_000), "of what was changed the beginning is there");
-    assert!(ids.contains(&20_000) && ids.contains(&20_001), "and the good lines around a bad one");
+    assert!((0..2_000).all(|id| ids.contains(&id)), "the intact batches are complete");
+    assert!(ids.contains(&2_000) && !ids.contains(&5_999), "the start of the truncated batch is stored");
+    assert!(ids.contains(&10_000), "the start of the damaged batch is stored");
+    assert!(
+        ids.contains(&20_000) && ids.contains(&20_001),
+        "the valid lines around an invalid one are stored"
+    );
     let raw = server.objects(EventsFolder::Raw).await;
-    assert_eq!(raw["2023/11/14/22/1700000001_web_1.jsonl.gz"], sound, "as it was, byte by byte");
+    assert_eq!(raw["2023/11/14/22/1700000001_web_1.jsonl.gz"], intact, "the bytes are unchanged");
     let damaged = server.objects(EventsFolder::Damaged).await;
     let expected = [
-        ("1700000003_web_3", &cut[..cut.len() / 2]),
+        ("1700000003_web_3", &truncated[..truncated.len() / 2]),
         ("1700000004_web_4", &flipped),
         ("1700000005_web_5", b"".as_slice()),
         ("1700000006_web_6", b"not gzip at all"),
@@ -65,7 +68,7 @@ async fn what_can_be_read_is_stored_and_the_rest_is_kept_as_it_was() {
     assert_eq!(
         server.metric("dlq_events_reuploaded_total").await,
         8.0,
-        "what has no metadata counts as one event"
+        "a batch without metadata counts as one event"
     );
     assert_eq!(server.metric("dlq_events_dropped_total").await, 0.0);
     server.terminate();
@@ -75,9 +78,9 @@ async fn what_can_be_read_is_stored_and_the_rest_is_kept_as_it_was() {
     assert!(spool.join("1700000008_web_8.jsonl.gz").is_dir());
 }
 
-/// The segments of a process that died, with what the crash made of their ends.
+/// A crash leaves segments with incomplete ends.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_torn_segment_gives_what_was_whole() {
+async fn the_complete_lines_of_a_truncated_segment_are_stored() {
     let mut server = EventServer::new(&[]);
     let folder = server.place.data().join("ingest").join("0");
     std::fs::create_dir_all(&folder).expect("a folder");

@@ -1,4 +1,4 @@
-//! Disks that are full or may not be written, and clocks that are set back.
+//! Disks that are full or read-only, and clocks that are set back.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use wharfinger::worker::Supervisor;
 use super::{EventServer, Mount, below, of_ids, run};
 use crate::test_app::{Database, START, TestEnv};
 
-/// Twenty thousand events while the store is away and the spool's disk is small.
+/// Sends twenty thousand events while the store is down and the disk of the spool is too small.
 async fn send_more_than_fits(server: &mut EventServer, proxy: &Proxy) -> Mount {
     let spool = server.place.path().join("small");
     let mount = Mount::tmpfs(&spool, "64k");
@@ -24,10 +24,10 @@ async fn send_more_than_fits(server: &mut EventServer, proxy: &Proxy) -> Mount {
     mount
 }
 
-/// The spool's disk is full: what was acknowledged stays where it is, on the other disk.
+/// The acknowledged events stay in their segments, on another disk than the spool.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_spool_disk_loses_nothing_that_is_on_another_disk() {
-    if !Mount::is_allowed("a_full_spool_disk_loses_nothing_that_is_on_another_disk") {
+async fn a_full_spool_disk_loses_no_event_in_a_segment() {
+    if !Mount::is_allowed("a_full_spool_disk_loses_no_event_in_a_segment") {
         return;
     }
     let (mut server, proxy) = EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "1000")]).await;
@@ -37,13 +37,13 @@ async fn a_full_spool_disk_loses_nothing_that_is_on_another_disk() {
     assert_eq!(server.ids_once(20_000).await, (0..20_000).collect::<Vec<_>>());
     assert_eq!(server.metric("dlq_events_dropped_total").await, 0.0);
     server.terminate();
-    assert_eq!(server.ids().await.len(), 20_000, "none twice");
+    assert_eq!(server.ids().await.len(), 20_000, "no duplicates");
 }
 
-/// What is only in memory and finds no place is dropped, and everybody can see it.
+/// With `INGEST_ACK=memory`, events that fit neither in the store nor on the disk are dropped.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_can_be_stored_nowhere_is_counted_as_lost() {
-    if !Mount::is_allowed("what_can_be_stored_nowhere_is_counted_as_lost") {
+async fn dropped_events_are_counted_and_logged() {
+    if !Mount::is_allowed("dropped_events_are_counted_and_logged") {
         return;
     }
     let (mut server, proxy) =
@@ -57,13 +57,12 @@ async fn what_can_be_stored_nowhere_is_counted_as_lost() {
     proxy.repair().expect("the network");
     let kept = server.ids_once(20_000 - dropped).await;
     server.terminate();
-    assert_eq!(kept.len(), 20_000 - dropped, "every one is stored or counted");
+    assert_eq!(kept.len(), 20_000 - dropped, "every event is stored or counted as dropped");
 }
 
-/// The disk that acknowledged events must be on is full: nothing is acknowledged until it is not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_acknowledges_nothing() {
-    if !Mount::is_allowed("a_full_disk_acknowledges_nothing") {
+async fn no_event_is_acknowledged_while_the_disk_of_the_segments_is_full() {
+    if !Mount::is_allowed("no_event_is_acknowledged_while_the_disk_of_the_segments_is_full") {
         return;
     }
     let mut server =
@@ -87,8 +86,8 @@ async fn a_full_disk_acknowledges_nothing() {
     }
     assert!(accepted.len() >= 1_000 && refused > 5, "{} accepted, {refused} refused", accepted.len());
     server.terminate();
-    assert_eq!(server.ids().await, accepted, "what was refused is not there, what was accepted is");
-    // And there is room again.
+    assert_eq!(server.ids().await, accepted, "exactly the accepted events are stored");
+    // The stored batches have left the disk, so events are accepted again.
     server.start();
     server.sender().ids(50_000..50_010).await;
     server.terminate();
@@ -96,8 +95,8 @@ async fn a_full_disk_acknowledges_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spool_that_may_not_be_written_is_waited_out() {
-    if !Mount::is_allowed("a_spool_that_may_not_be_written_is_waited_out") {
+async fn batches_wait_in_their_segments_while_the_spool_is_read_only() {
+    if !Mount::is_allowed("batches_wait_in_their_segments_while_the_spool_is_read_only") {
         return;
     }
     let (mut server, proxy) = EventServer::in_bucket(&[]).await;
@@ -109,7 +108,7 @@ async fn a_spool_that_may_not_be_written_is_waited_out() {
     server.set("DLQ_DIR", spool.display());
     proxy.cut();
     server.start();
-    // Not even root may make anything there then.
+    // With this attribute not even root can create files there.
     run("chattr", &["+i", &spool.display().to_string()]);
     server.sender().ids(0..100).await;
     server.until_logged("waits in its segment").await;
@@ -118,7 +117,10 @@ async fn a_spool_that_may_not_be_written_is_waited_out() {
     let segments = || below(&server.place.data().join("ingest"));
     let started = Instant::now();
     while segments().keys().any(|name| name.ends_with(".jsonl")) {
-        assert!(started.elapsed() < super::PATIENCE, "it has its place, and its segment stays");
+        assert!(
+            started.elapsed() < super::TIMEOUT,
+            "the batch is in the spool, but its segment is not removed"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     proxy.repair().expect("the network");
@@ -126,11 +128,10 @@ async fn a_spool_that_may_not_be_written_is_waited_out() {
     server.terminate();
 }
 
-/// A spool that is no folder stops the start, and the setting is named.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spool_that_cannot_be_stops_the_start() {
+async fn a_spool_path_that_is_a_file_stops_the_start_with_the_name_of_the_setting() {
     let server = EventServer::new(&[]);
-    let file = server.place.write("file", "no folder");
+    let file = server.place.write("file", "not a folder");
     let ran = server.place.run_with(
         &[("DLQ_DIR", &file.display().to_string())],
         &["serve", "--role", "ingest", "--listen", "127.0.0.1:0"],
@@ -143,18 +144,18 @@ async fn a_spool_that_cannot_be_stops_the_start() {
         ("INGEST_BLOB_URL", "s3://nowhere/x"),
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9"),
     ];
-    let told = server.place.run_with(&elsewhere, &["doctor"]).expect(1).stdout;
-    assert!(told.contains("DLQ_DIR") && told.contains("INGEST_BLOB_URL: s3://nowhere/x"), "{told}");
+    let output = server.place.run_with(&elsewhere, &["doctor"]).expect(1).stdout;
+    assert!(output.contains("DLQ_DIR") && output.contains("INGEST_BLOB_URL: s3://nowhere/x"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clock_that_was_set_back_writes_over_nothing() {
+async fn a_clock_that_is_set_back_overwrites_no_batch() {
     let mut env = TestEnv::with(Database::Sqlite, &[("INGEST_BATCH_AGE_MS", "20")]);
     let mut id = 0;
     for clock in [START, START - 86_400_000, START, START] {
         env.clock = Clock::manual(clock);
         let server = env.start().await;
-        server.app.start_ingest().await.expect("events are taken");
+        server.app.start_ingest().await.expect("ingest starts");
         let supervisor = Supervisor::start(&server.app).await;
         for _ in 0..5 {
             server.me().post("/api/v2/events", serde_json::json!({ "id": id })).await.expect(202);

@@ -1,4 +1,4 @@
-//! A process that is killed again and again while it takes events: what it acknowledged is there, as its mode promises.
+//! A process is killed again and again while it accepts events. Acknowledged events are stored as the mode promises.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ const ROUNDS: usize = 30;
 const FEW_ROUNDS: usize = 4;
 const CLIENTS: usize = 4;
 
-/// Sends until the server is gone; answers what it acknowledged.
-async fn send_on(sender: super::Sender, next: Arc<AtomicU64>, mut random: StdRng) -> Vec<u64> {
+/// Sends until the server is killed, and returns the acknowledged events.
+async fn send_until_killed(sender: super::Sender, next: Arc<AtomicU64>, mut random: StdRng) -> Vec<u64> {
     let mut accepted = Vec::new();
     loop {
         // On a fast disk more batches would pile up than the test can wait for.
@@ -31,26 +31,26 @@ async fn send_on(sender: super::Sender, next: Arc<AtomicU64>, mut random: StdRng
     }
 }
 
-/// Kills it at a random moment; answers what was acknowledged until then.
-async fn one_life(server: &mut EventServer, next: &Arc<AtomicU64>, random: &mut StdRng) -> Vec<u64> {
+/// Kills the server at a random moment, and returns the events that were acknowledged before.
+async fn run_until_killed(server: &mut EventServer, next: &Arc<AtomicU64>, random: &mut StdRng) -> Vec<u64> {
     server.start();
     let sender = server.sender();
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
-        clients.spawn(send_on(sender.clone(), next.clone(), StdRng::from_rng(random)));
+        clients.spawn(send_until_killed(sender.clone(), next.clone(), StdRng::from_rng(random)));
     }
-    // A random moment is what is asked for: nothing is waited for here.
-    let life = Duration::from_millis(random.random_range(20..500));
-    tokio::time::sleep(life).await;
+    // The sleep chooses a random moment. It does not wait for a condition.
+    let runtime = Duration::from_millis(random.random_range(20..500));
+    tokio::time::sleep(runtime).await;
     server.kill();
     clients.join_all().await.concat()
 }
 
-/// Nothing twice; of what was acknowledged, what is missing.
+/// Returns the acknowledged events that are not stored, and checks that none is stored twice.
 async fn missing(server: &EventServer, accepted: &[u64]) -> Vec<u64> {
     let ids = server.ids().await;
     let set: BTreeSet<u64> = ids.iter().copied().collect();
-    assert_eq!(ids.len(), set.len(), "some are there twice");
+    assert_eq!(ids.len(), set.len(), "some events are stored twice");
     accepted.iter().copied().filter(|id| !set.contains(id)).collect()
 }
 
@@ -60,11 +60,11 @@ async fn assert_nothing_is_missing(server: &EventServer, accepted: &[u64]) {
     assert!(missing.is_empty(), "{} of {} are missing, the first: {first:?}", missing.len(), accepted.len());
 }
 
-/// One life more, in which all that is left is taken up.
-async fn settle(server: &mut EventServer, accepted: &[u64]) {
+/// Starts the server once more and waits until it has stored everything that is left on disk.
+async fn recover(server: &mut EventServer, accepted: &[u64]) {
     server.start();
     let started = Instant::now();
-    while !missing(server, accepted).await.is_empty() && started.elapsed() < super::PATIENCE {
+    while !missing(server, accepted).await.is_empty() && started.elapsed() < super::TIMEOUT {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     server.terminate();
@@ -80,11 +80,11 @@ async fn events_on_disk(rounds: usize, seed: u64) {
             0 => proxy.cut(),
             _ => proxy.repair().expect("the network"),
         }
-        accepted.extend(one_life(&mut server, &next, &mut random).await);
+        accepted.extend(run_until_killed(&mut server, &next, &mut random).await);
     }
-    assert!(accepted.len() > 100, "the run proves something: {}", accepted.len());
+    assert!(accepted.len() > 100, "too few events for a meaningful test: {}", accepted.len());
     proxy.repair().expect("the network");
-    settle(&mut server, &accepted).await;
+    recover(&mut server, &accepted).await;
     assert_nothing_is_missing(&server, &accepted).await;
 }
 
@@ -94,10 +94,10 @@ async fn events_in_the_store(rounds: usize, seed: u64) {
     let next = Arc::new(AtomicU64::new(0));
     let mut accepted = Vec::new();
     for _ in 0..rounds {
-        accepted.extend(one_life(&mut server, &next, &mut random).await);
+        accepted.extend(run_until_killed(&mut server, &next, &mut random).await);
         assert_nothing_is_missing(&server, &accepted).await;
     }
-    assert!(accepted.len() > 100, "the run proves something: {}", accepted.len());
+    assert!(accepted.len() > 100, "too few events for a meaningful test: {}", accepted.len());
 }
 
 async fn events_in_memory(rounds: usize, seed: u64) {
@@ -106,11 +106,11 @@ async fn events_in_memory(rounds: usize, seed: u64) {
     let next = Arc::new(AtomicU64::new(0));
     let mut accepted = Vec::new();
     for _ in 0..rounds {
-        accepted.extend(one_life(&mut server, &next, &mut random).await);
+        accepted.extend(run_until_killed(&mut server, &next, &mut random).await);
     }
     let lost = missing(&server, &accepted).await;
     assert!(lost.len() < accepted.len(), "{} of {}", lost.len(), accepted.len());
-    // Who is asked to stop loses nothing.
+    // A graceful stop loses nothing.
     server.start();
     let sender = server.sender();
     let first = next.load(Ordering::SeqCst);
@@ -123,17 +123,17 @@ async fn events_in_memory(rounds: usize, seed: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_disk_nothing_is_lost_and_nothing_doubled_store_or_not() {
+async fn ack_disk_loses_and_duplicates_nothing_with_and_without_the_store() {
     events_on_disk(FEW_ROUNDS, FIXED_SEED).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_the_store_nothing_is_lost_and_nothing_doubled() {
+async fn ack_stored_loses_and_duplicates_nothing() {
     events_in_the_store(FEW_ROUNDS, FIXED_SEED).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_memory_only_what_was_there_last_is_lost() {
+async fn ack_memory_loses_only_the_last_events() {
     events_in_memory(FEW_ROUNDS, FIXED_SEED).await;
 }
 

@@ -1,4 +1,4 @@
-//! Events: the real program with the role `ingest`, a store that is there or not, and what arrives in it.
+//! Events: the program with the role `ingest`, and the batches that arrive in its store.
 
 mod accept;
 mod archive;
@@ -28,10 +28,10 @@ use wharfinger_stores::s3::{S3Credentials, S3Options, S3Store};
 
 use crate::cli::program::{Place, Served};
 
-/// What happens in the end happens before this, or the test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The limit of every wait.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A place on which a server that takes events comes and goes.
+/// A server that accepts events. It can be stopped and started again in the same folder.
 pub struct EventServer {
     pub place: Place,
     environment: Vec<(String, String)>,
@@ -40,14 +40,14 @@ pub struct EventServer {
     store: EventStore,
 }
 
-/// Where the events arrive, read behind the program's back.
+/// The store of the events. The tests read it directly.
 enum EventStore {
     Disk(PathBuf),
     Bucket(Arc<dyn BlobStore>),
 }
 
 impl EventServer {
-    /// On local disk, with batches that close at once.
+    /// Stores on the local disk, and closes batches after 50 ms.
     pub fn new(environment: &[(&str, &str)]) -> EventServer {
         let place = Place::new();
         let store = EventStore::Disk(place.data().join("blobs"));
@@ -60,7 +60,7 @@ impl EventServer {
         EventServer { place, environment: all, served: None, http: reqwest::Client::new(), store }
     }
 
-    /// In a fresh bucket, behind a proxy that can be cut.
+    /// Stores in a new bucket, behind a proxy that can be cut.
     pub async fn in_bucket(environment: &[(&str, &str)]) -> (EventServer, Proxy) {
         let ceph = harness::radosgw::shared();
         let bucket = ceph.create_bucket();
@@ -109,12 +109,12 @@ impl EventServer {
         self.served = Some(self.place.serve_as(roles, &environment));
     }
 
-    /// As by the machine's owner: nothing is said to it before.
+    /// Kills the process without a graceful stop.
     pub fn kill(&mut self) {
         self.served = None;
     }
 
-    /// Returns when no thread of it runs any more.
+    /// Stops all threads of the process with SIGSTOP, and waits until they have stopped.
     pub fn freeze(&self) {
         let served = self.served.as_ref().expect("a server");
         served.signal("STOP");
@@ -165,29 +165,29 @@ impl EventServer {
         values.sum()
     }
 
-    /// Waits until the program has said so.
+    /// Waits until the log contains these words.
     pub async fn until_logged(&self, words: &str) {
         let started = Instant::now();
         while !self.place.log().contains(words) {
-            assert!(started.elapsed() < PATIENCE, "no {words:?} in {}", self.place.log());
+            assert!(started.elapsed() < TIMEOUT, "no {words:?} in {}", self.place.log());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// Waits until a metric is so.
-    pub async fn until(&self, name: &str, is_so: impl Fn(f64) -> bool) {
+    /// Waits until a metric meets a condition.
+    pub async fn until(&self, name: &str, condition: impl Fn(f64) -> bool) {
         let started = Instant::now();
         loop {
             let value = self.metric(name).await;
-            if is_so(value) {
+            if condition(value) {
                 return;
             }
-            assert!(started.elapsed() < PATIENCE, "{name} stays {value}; log: {}", self.place.log());
+            assert!(started.elapsed() < TIMEOUT, "timeout: {name} is {value}; log: {}", self.place.log());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// Everything under `RAW/` or `RAW_DLQ/`, by the name below it.
+    /// All objects under `RAW/` or `RAW_DLQ/`, by their names below it.
     pub async fn objects(&self, folder: EventsFolder) -> BTreeMap<String, Vec<u8>> {
         match &self.store {
             EventStore::Disk(root) => below(&root.join(folder.as_str())),
@@ -209,7 +209,7 @@ impl EventServer {
         }
     }
 
-    /// The lines of all batches in the store, batch by batch.
+    /// The lines of each batch in the store.
     pub async fn stored(&self) -> BTreeMap<String, Vec<Value>> {
         let objects = self.objects(EventsFolder::Raw).await;
         objects.into_iter().map(|(name, gz)| (name, lines(&gz))).collect()
@@ -224,7 +224,7 @@ impl EventServer {
         ids
     }
 
-    /// Waits until so many events are stored; answers their ids.
+    /// Waits until this number of events is stored, and returns their ids.
     pub async fn ids_once(&self, count: usize) -> Vec<u64> {
         let started = Instant::now();
         loop {
@@ -233,7 +233,7 @@ impl EventServer {
                 return ids;
             }
             assert!(
-                started.elapsed() < PATIENCE,
+                started.elapsed() < TIMEOUT,
                 "{} of {count} are stored; log: {}",
                 ids.len(),
                 self.place.log()
@@ -266,13 +266,13 @@ impl Sender {
         request.send().await.expect("an answer")
     }
 
-    /// Whether these were accepted; a server that is away accepts nothing.
+    /// Whether the events were accepted. False: the server rejected them or did not answer.
     pub async fn try_ids(&self, ids: std::ops::Range<u64>) -> bool {
         let request = self
             .http
             .post(format!("{}/api/v2/events", self.url))
             .bearer_auth(&self.token)
-            .timeout(PATIENCE)
+            .timeout(TIMEOUT)
             .body(of_ids(ids));
         request.send().await.is_ok_and(|answer| answer.status() == StatusCode::ACCEPTED)
     }
@@ -292,7 +292,7 @@ pub fn of_ids(ids: std::ops::Range<u64>) -> String {
 
 pub fn lines(gz: &[u8]) -> Vec<Value> {
     let mut text = String::new();
-    MultiGzDecoder::new(gz).read_to_string(&mut text).expect("sound gzip");
+    MultiGzDecoder::new(gz).read_to_string(&mut text).expect("valid gzip");
     text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
 }
 
@@ -300,7 +300,7 @@ pub fn gzip(text: &[u8]) -> Vec<u8> {
     wharfinger_events::pack::Packer::default().pack(text)
 }
 
-/// Files below a folder by their names below it.
+/// The files below a folder, by their relative paths.
 pub fn below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -322,11 +322,12 @@ pub fn spooled(folder: &Path) -> Vec<String> {
     below(folder).into_keys().filter(|name| name.ends_with(".jsonl.gz")).collect()
 }
 
-/// A file system of its own, gone when dropped. Only root may make one.
+/// A mounted file system. It is unmounted when dropped. Mounting needs root.
 pub struct Mount(PathBuf);
 
 impl Mount {
-    /// Whoever may not mount anything cannot run the test, and is told so past what catches the output of tests.
+    /// Whether this user may mount. If not, the test is skipped, and a message goes directly to standard error, because the
+    /// test runner captures normal output.
     pub fn is_allowed(test: &str) -> bool {
         let folder = tempfile::tempdir().expect("a folder");
         let at = folder.path().display().to_string();
@@ -335,10 +336,8 @@ impl Mount {
         match is_allowed {
             true => run("umount", &[&at]),
             false => {
-                let told = format!(
-                    "\nNOT RUN: {test}: it mounts a file system, which this user may not; run it as root\n"
-                );
-                std::io::stderr().write_all(told.as_bytes()).expect("standard error");
+                let message = format!("\nNOT RUN: {test}: it mounts a file system; run it as root\n");
+                std::io::stderr().write_all(message.as_bytes()).expect("standard error");
             }
         }
         is_allowed
@@ -350,7 +349,7 @@ impl Mount {
         Mount(at.to_path_buf())
     }
 
-    /// A disk of its own in a file, with ext4 on it.
+    /// Creates a disk image with ext4.
     pub fn format(image: &Path) {
         let file = std::fs::File::create(image).expect("a file");
         file.set_len(256 << 20).expect("a disk");
@@ -366,12 +365,12 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Who had files open there may need a moment to be gone; a test that fails leaves its server to the last.
-        for lazily in [false, false, false, true] {
+        // A process with open files may need a moment to end. After a failed test the server may still run.
+        for is_lazy in [false, false, false, true] {
             let mut command = Command::new("umount");
-            command.args(lazily.then_some("-l")).arg(&self.0);
+            command.args(is_lazy.then_some("-l")).arg(&self.0);
             if command.output().is_ok_and(|ran| ran.status.success()) {
-                assert!(!lazily || std::thread::panicking(), "{} was busy", self.0.display());
+                assert!(!is_lazy || std::thread::panicking(), "{} is still in use", self.0.display());
                 return;
             }
             std::thread::sleep(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! A store that is away costs nothing but time: batches wait on disk and go on when it is back.
+//! A store outage loses no events: batches wait on disk and are uploaded afterwards.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn up_to(count: u64) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_that_was_acknowledged_arrives_once() {
+async fn every_acknowledged_event_is_stored_once_after_an_outage() {
     const EACH: u64 = 5_000;
     const CLIENTS: u64 = 4;
     let (mut server, proxy) = EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "200")]).await;
@@ -33,7 +33,7 @@ async fn everything_that_was_acknowledged_arrives_once() {
     }
     server.until("dlq_files_current", |files| files > 0.0).await;
     assert!(!spooled(&server.spool()).is_empty());
-    // It starts without the store, too, and takes events all the while.
+    // The server also starts and accepts events without the store.
     server.terminate();
     server.start();
     let all = 100 + CLIENTS * EACH + 100;
@@ -46,17 +46,17 @@ async fn everything_that_was_acknowledged_arrives_once() {
     assert_eq!(server.metric("dlq_size_bytes").await, 0.0);
     assert_eq!(server.metric("ingest_store_up").await, 1.0);
     server.terminate();
-    assert_eq!(server.ids().await, up_to(all), "none twice");
+    assert_eq!(server.ids().await, up_to(all), "no duplicates");
     assert_eq!(below(&server.spool()).keys().filter(|name| name.contains(".jsonl")).count(), 0);
 }
 
-/// Whatever goes wrong on the way: again later, under the same key.
+/// Every retry uses the same key.
 #[tokio::test(flavor = "multi_thread")]
-async fn lost_answers_and_dead_connections_do_not_double_or_lose_anything() {
+async fn lost_answers_and_broken_connections_lose_and_duplicate_nothing() {
     let (mut server, proxy) = EventServer::in_bucket(&[]).await;
     server.start();
     let sender = server.sender();
-    // The store takes it and its answer is lost: the second try writes over the first.
+    // The store accepts the batch and its answer is lost: the second try overwrites the first.
     proxy.drop_answers(true);
     sender.ids(0..10).await;
     server.until("s3_put_errors_total", |errors| errors > 0.0).await;
@@ -80,9 +80,9 @@ async fn lost_answers_and_dead_connections_do_not_double_or_lose_anything() {
     assert_eq!(server.ids().await, up_to(2_010));
 }
 
-/// A wrong key or a missing bucket is an operator's mistake to wait out.
+/// The operator may correct a wrong key or a missing bucket later.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_says_no_is_asked_again() {
+async fn a_batch_that_the_store_rejects_is_tried_again() {
     let (mut server, _proxy) = EventServer::in_bucket(&[]).await;
     let secret = harness::radosgw::shared().secret_key();
     server.set("AWS_SECRET_ACCESS_KEY", "a wrong secret");
@@ -100,16 +100,16 @@ async fn a_store_that_says_no_is_asked_again() {
     server.start();
     server.sender().ids(10..20).await;
     server.until("dlq_events_enqueued_total", |events| events == 10.0).await;
-    let made = harness::radosgw::shared().request("PUT", &format!("/{bucket}"), b"").expect("an answer");
-    assert!(made.status < 300, "{made:?}");
+    let created = harness::radosgw::shared().request("PUT", &format!("/{bucket}"), b"").expect("an answer");
+    assert!(created.status < 300, "{created:?}");
     server.until("dlq_events_reuploaded_total", |events| events == 10.0).await;
     server.until("dlq_files_current", |files| files == 0.0).await;
     server.terminate();
-    assert_eq!(server.ids().await, up_to(10), "the others are in the other bucket");
+    assert_eq!(server.ids().await, up_to(10), "the later events are in the other bucket");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn recovery_gets_its_share_under_a_load_that_never_pauses() {
+async fn waiting_batches_are_uploaded_under_constant_load() {
     let (mut server, proxy) = EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "20")]).await;
     proxy.cut();
     server.start();
@@ -127,7 +127,7 @@ async fn recovery_gets_its_share_under_a_load_that_never_pauses() {
                 while !stop.is_cancelled() {
                     sender.ids(id..id + 20).await;
                     id += 20;
-                    // As fast as a disk lets events in: the store is always busy, and keeps up in the end.
+                    // About as fast as the disk accepts events: the store is always busy, but not overloaded.
                     tokio::time::sleep(Duration::from_millis(8)).await;
                 }
                 id - 1_000_000 * (client + 1)
@@ -144,13 +144,13 @@ async fn recovery_gets_its_share_under_a_load_that_never_pauses() {
     server.terminate();
     server.start();
     let ids = server.ids_once(sent as usize).await;
-    assert_eq!(ids.len(), sent as usize, "none twice");
+    assert_eq!(ids.len(), sent as usize, "no duplicates");
     assert_eq!(ids[..400], up_to(400));
 }
 
-/// A folder stands where one batch is to go: the store takes all but that one.
+/// A folder has the name of one object, so the store rejects only this batch.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_batch_that_the_store_never_takes_holds_up_no_other() {
+async fn one_batch_that_the_store_rejects_does_not_block_the_others() {
     let mut server = EventServer::new(&[("DLQ_MAX_AGE", "3650d")]);
     std::fs::create_dir_all(server.spool()).expect("the spool");
     for number in 0..3 {
@@ -158,47 +158,50 @@ async fn one_batch_that_the_store_never_takes_holds_up_no_other() {
         let path = server.spool().join(format!("170000000{number}_web_1.jsonl.gz"));
         std::fs::write(path, super::gzip(line.as_bytes())).expect("a batch");
     }
-    let taken = server.place.data().join("blobs/RAW/2023/11/14/22/1700000000_web_1.jsonl.gz/occupied");
-    std::fs::create_dir_all(&taken).expect("a folder in its place");
+    let occupied = server.place.data().join("blobs/RAW/2023/11/14/22/1700000000_web_1.jsonl.gz/occupied");
+    std::fs::create_dir_all(&occupied).expect("a folder with the name of the object");
     server.start();
-    let refusals = || server.place.log().matches("was not taken by the store").count();
+    let rejections = || server.place.log().matches("object store rejected a batch").count();
     server.until("dlq_files_current", |files| files == 1.0).await;
     let sender = server.sender();
     for id in 3.. {
         sender.ids(id..id + 1).await;
         server.until("s3_events_stored_total", |stored| stored == id as f64).await;
-        if refusals() >= 2 {
+        if rejections() >= 2 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    assert!(!server.place.log().contains("the store does not take events"), "it takes all others");
+    assert!(
+        !server.place.log().contains("object store does not accept events"),
+        "the store accepts all other batches"
+    );
     assert_eq!(server.metric("dlq_events_enqueued_total").await, 0.0);
-    std::fs::remove_dir_all(taken.parent().expect("the folder")).expect("removed");
+    std::fs::remove_dir_all(occupied.parent().expect("the folder")).expect("removed");
     server.until("dlq_files_current", |files| files == 0.0).await;
     assert_eq!(server.ids().await[..3], [0, 1, 2]);
     server.terminate();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_the_store_is_told_when_it_is_away() {
+async fn ack_stored_returns_503_while_the_store_is_down() {
     let (mut server, proxy) = EventServer::in_bucket(&[("INGEST_ACK", "stored")]).await;
     server.start();
     let sender = server.sender();
     sender.ids(0..10).await;
-    assert_eq!(server.ids().await, up_to(10), "it is there when it is answered");
+    assert_eq!(server.ids().await, up_to(10), "the events are stored before the response");
     proxy.cut();
     let answer = sender.send(of_ids(10..20), &[]).await;
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(answer.headers().contains_key("retry-after"));
     let problem: Value = answer.json().await.expect("a problem");
     assert_eq!(problem["code"], "unavailable");
-    assert_eq!(spooled(&server.spool()), Vec::<String>::new(), "they send it again themselves");
+    assert_eq!(spooled(&server.spool()), Vec::<String>::new(), "clients repeat the request themselves");
     proxy.repair().expect("the network");
     let mut tries = 0;
     while !sender.try_ids(10..20).await {
         tries += 1;
-        assert!(tries < 300, "it stays away");
+        assert!(tries < 300, "the store is up, but events are still rejected");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(server.ids().await, up_to(20));
@@ -206,7 +209,7 @@ async fn who_waits_for_the_store_is_told_when_it_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_spool_drops_the_oldest_and_counts_them() {
+async fn a_full_spool_drops_and_counts_the_oldest_events() {
     let (mut server, proxy) =
         EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "100"), ("DLQ_MAX_SIZE_BYTES", "4KiB")]).await;
     proxy.cut();
@@ -219,16 +222,16 @@ async fn a_full_spool_drops_the_oldest_and_counts_them() {
     let dropped = server.metric("dlq_events_dropped_total").await as u64;
     assert!(dropped > 0 && dropped < 3_000 && dropped.is_multiple_of(100), "{dropped}");
     assert!(server.metric("dlq_size_bytes").await <= 4_096.0);
-    assert!(server.place.log().contains("the oldest events were dropped"));
+    assert!(server.place.log().contains("spool is full, oldest events dropped"));
     proxy.repair().expect("the network");
     let kept = server.ids_once(3_000 - dropped as usize).await;
     server.terminate();
-    assert_eq!(kept.len() as u64, 3_000 - dropped, "what was not dropped is there");
+    assert_eq!(kept.len() as u64, 3_000 - dropped, "all other events are stored");
 }
 
-/// One tenant fills the spool: it is asked to wait before the oldest events, perhaps of others, have to go.
+/// One tenant fills the spool. It gets 429 before the oldest events, perhaps of other tenants, are dropped.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tenant_over_its_share_of_the_spool_waits_and_others_do_not() {
+async fn a_tenant_above_its_share_of_the_spool_gets_429_and_others_do_not() {
     let (mut server, proxy) =
         EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "100"), ("DLQ_MAX_SIZE_BYTES", "16KiB")]).await;
     proxy.cut();
@@ -236,25 +239,25 @@ async fn a_tenant_over_its_share_of_the_spool_waits_and_others_do_not() {
     server.sender_of("small").ids(0..100).await;
     server.until("dlq_events_enqueued_total", |events| events == 100.0).await;
     let mut sent = 100;
-    let refused = loop {
+    let rejected = loop {
         let answer = server.sender_of("large").send(of_ids(sent..sent + 100), &[]).await;
         if answer.status() != StatusCode::ACCEPTED {
             break answer;
         }
         sent += 100;
-        assert!(sent < 10_000, "never refused");
+        assert!(sent < 10_000, "the tenant is never rejected");
         let waiting = sent as f64;
         server.until("dlq_events_enqueued_total", |events| events == waiting).await;
     };
-    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert!(refused.headers().contains_key("retry-after"));
-    let problem: Value = refused.json().await.expect("JSON");
+    assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(rejected.headers().contains_key("retry-after"));
+    let problem: Value = rejected.json().await.expect("JSON");
     assert_eq!(problem["code"], "rate_limited");
     assert!(problem["detail"].as_str().is_some_and(|text| text.contains("more than its share")), "{problem}");
     server.sender_of("small").ids(sent..sent + 100).await;
     server.sender_of("new").ids(sent + 100..sent + 200).await;
     server.until("dlq_events_enqueued_total", |events| events == (sent + 200) as f64).await;
-    // What is on disk says whose it is, also to the next process.
+    // The metadata on disk tells the next process which tenant has sent the events.
     server.kill();
     std::fs::remove_file(server.spool().join(".wharfinger-journal")).expect("the journal");
     server.start();
@@ -268,9 +271,9 @@ async fn a_tenant_over_its_share_of_the_spool_waits_and_others_do_not() {
     server.terminate();
 }
 
-/// A machine that was off for a week comes back: what it holds is old, and the store takes it.
+/// After a week without power the batches are too old, but the store is up.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waited_for_too_long_is_offered_before_it_goes() {
+async fn an_expired_batch_is_uploaded_before_it_would_be_dropped() {
     let mut server = EventServer::new(&[("DLQ_MAX_AGE", "1h")]);
     std::fs::create_dir_all(server.spool()).expect("the spool");
     for id in 0..30 {
@@ -287,7 +290,7 @@ async fn what_waited_for_too_long_is_offered_before_it_goes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waited_for_too_long_goes_and_is_counted() {
+async fn an_expired_batch_is_dropped_and_counted_while_the_store_is_down() {
     let (mut server, proxy) = EventServer::in_bucket(&[("DLQ_MAX_AGE", "1h")]).await;
     proxy.cut();
     let put = |name: String, events: u64| {
