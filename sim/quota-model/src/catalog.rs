@@ -1,4 +1,4 @@
-//! The catalog: one row for the tenant, one per file, the outbox; what a transaction does to them.
+//! The catalog: a row for the tenant, a row for each file, the outbox, and the transactions on them.
 
 use crate::redis::Load;
 use crate::rules::{IDS, Rules, Safeguard};
@@ -13,16 +13,16 @@ pub enum QuotaOwner {
 pub enum File {
     Absent,
     Charged,
-    /// A delete has read owner and epoch and not yet written. Only where deletes are not locked.
-    Leaving {
+    /// A delete has read owner and epoch, and has not written yet. Only if deletes are not locked.
+    DeleteStarted {
         owner: QuotaOwner,
         epoch: u8,
     },
-    /// Its charge is 0. Under the owner of Redis it left a line in the outbox, which `owed` says is still there;
-    /// copies of the refund may be under way for ever.
+    /// Its charge is 0. If Redis was the owner, the delete wrote an outbox line. `pending`: the line still exists.
+    /// Copies of the refund may be executed at any later time.
     Deleted {
         line: Option<u8>,
-        owed: bool,
+        pending: bool,
     },
 }
 
@@ -30,7 +30,7 @@ pub enum File {
 pub struct Catalog {
     pub epoch: u8,
     pub owner: QuotaOwner,
-    /// Kept only while the database is the owner.
+    /// Valid only while the database is the owner.
     pub used: i8,
     pub limit: i8,
     pub files: [File; IDS],
@@ -41,19 +41,19 @@ impl Catalog {
         Catalog { epoch: 1, owner: QuotaOwner::Redis, used: 0, limit, files: [File::Absent; IDS] }
     }
 
-    /// The truth.
+    /// The sum of all charges, which `used` must match.
     pub fn sum(&self, sizes: &[i8; IDS]) -> i8 {
-        let charged = |file: &File| matches!(file, File::Charged | File::Leaving { .. });
+        let charged = |file: &File| matches!(file, File::Charged | File::DeleteStarted { .. });
         self.files.iter().zip(sizes).filter(|(file, _)| charged(file)).map(|(_, size)| size).sum()
     }
 
-    pub fn owes(&self) -> bool {
-        self.files.iter().any(|file| matches!(file, File::Deleted { owed: true, .. }))
+    pub fn has_pending_refund(&self) -> bool {
+        self.files.iter().any(|file| matches!(file, File::Deleted { pending: true, .. }))
     }
 
     /// Whether an insert with a reservation of this epoch may commit.
     pub fn admits(&self, rules: Rules, epoch: u8) -> bool {
-        let owner = self.owner == QuotaOwner::Redis || !rules.has(Safeguard::InsertChecksGate);
+        let owner = self.owner == QuotaOwner::Redis || !rules.has(Safeguard::InsertChecksOwner);
         owner && (self.epoch == epoch || !rules.has(Safeguard::InsertChecksEpoch))
     }
 
@@ -61,28 +61,28 @@ impl Catalog {
         self.files[id] = match owner {
             QuotaOwner::Database => {
                 self.used -= size;
-                File::Deleted { line: None, owed: false }
+                File::Deleted { line: None, pending: false }
             }
-            QuotaOwner::Redis => File::Deleted { line: Some(epoch), owed: true },
+            QuotaOwner::Redis => File::Deleted { line: Some(epoch), pending: true },
         };
     }
 
-    /// The line is done with.
-    pub fn forget_line(&mut self, id: usize) {
-        if let File::Deleted { owed, .. } = &mut self.files[id] {
-            *owed = false;
+    /// Removes the outbox line.
+    pub fn remove_line(&mut self, id: usize) {
+        if let File::Deleted { pending, .. } = &mut self.files[id] {
+            *pending = false;
         }
     }
 
-    /// `held` is the epoch that Redis counted under when it was asked: the new one is above both.
-    pub fn rebuild(&mut self, sum: i8, held: Option<u8>) -> Load {
-        self.epoch = self.epoch.max(held.unwrap_or(0)) + 1;
+    /// `redis_epoch` is the epoch that Redis answered. The new epoch is above it and above the catalog's.
+    pub fn rebuild(&mut self, sum: i8, redis_epoch: Option<u8>) -> Load {
+        self.epoch = self.epoch.max(redis_epoch.unwrap_or(0)) + 1;
         self.owner = QuotaOwner::Redis;
         self.used = 0;
         Load { epoch: self.epoch, sum, limit: self.limit }
     }
 
-    pub fn leave(&mut self, rules: Rules, sizes: &[i8; IDS]) {
+    pub fn leave_redis(&mut self, rules: Rules, sizes: &[i8; IDS]) {
         self.epoch += u8::from(rules.has(Safeguard::LeaveRaisesEpoch));
         self.owner = QuotaOwner::Database;
         self.used = self.sum(sizes);

@@ -1,9 +1,9 @@
-//! The steps: which are open in a state, and what each of them does.
+//! The steps: which are possible in a state, and what each does.
 
 use stateright::{Model, Property};
 
 use crate::catalog::{File, QuotaOwner};
-use crate::claims;
+use crate::properties;
 use crate::redis::{Key, Load, Loaded, Refunded, Reserved};
 use crate::rules::{Fault, Rules, Safeguard, Scope};
 use crate::state::{Action, Outcome, Rebuild, State, Step};
@@ -23,8 +23,8 @@ impl Model for Quota {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        // What comes after would only make the counterexample longer.
-        if state.over {
+        // Further steps would only make the counterexample longer.
+        if state.over_limit {
             return;
         }
         for id in self.ids() {
@@ -35,7 +35,7 @@ impl Model for Quota {
             self.rebuild_actions(state, rebuild, actions);
         }
         if state.leaves_left > 0 && state.catalog.owner == QuotaOwner::Redis {
-            actions.push(Action::Leave);
+            actions.push(Action::LeaveRedis);
         }
         if state.limits_left > 0 {
             actions.push(Action::SetLimit);
@@ -46,43 +46,46 @@ impl Model for Quota {
     fn next_state(&self, before: &State, action: Action) -> Option<State> {
         let mut state = *before;
         state.last = Outcome::Plain;
-        self.take(&mut state, action);
-        if !self.scope.watched {
+        self.apply(&mut state, action);
+        if !self.scope.track_outcomes {
             state.last = Outcome::Plain;
         }
-        self.tidy(&mut state);
-        let state = if self.scope.folded { state.folded(&self.scope.sizes) } else { state };
+        self.remove_irrelevant(&mut state);
+        let state = if self.scope.reduce_symmetry { state.canonical(&self.scope.sizes) } else { state };
         (state != *before).then_some(state)
     }
 
     fn properties(&self) -> Vec<Property<Quota>> {
-        claims::all(&self.scope)
+        properties::all(&self.scope)
     }
 }
 
 impl Quota {
-    /// Forgets what can make no difference any more: fewer states. Runs and the catalog's epoch only go up, so that a
-    /// name of an earlier run opens nothing, and an earlier epoch of Redis is neither equal nor the higher of the two.
-    fn tidy(&self, state: &mut State) {
+    /// Removes state that can have no effect any more, for fewer states. Run numbers and the catalog's epoch only
+    /// increase. So a name of an earlier run is useless, and an earlier epoch of Redis is neither equal to the
+    /// catalog's nor above it.
+    fn remove_irrelevant(&self, state: &mut State) {
         if self.rules.has(Safeguard::AnnouncedToThisRun) {
-            state.redis.forget_names_of_earlier_runs();
+            state.redis.remove_names_of_earlier_runs();
         }
-        // Names are new each time: a load without its name is never taken any more, whatever it brings.
-        let named = self.rules.has(Safeguard::LoadAnnounced) && self.rules.has(Safeguard::AnnouncementMinted);
-        if named && !self.scope.watched {
+        // Each name is new, so a load whose name is removed is never accepted.
+        let named =
+            self.rules.has(Safeguard::LoadAnnounced) && self.rules.has(Safeguard::AnnouncementNamedByRedis);
+        if named && !self.scope.track_outcomes {
             for (rebuild, now) in state.rebuilds.iter_mut().enumerate() {
-                if matches!(now, Rebuild::Sent(_)) && !state.redis.knows_name(rebuild) {
-                    *now = Rebuild::Over;
+                if matches!(now, Rebuild::Sent(_)) && !state.redis.has_name(rebuild) {
+                    *now = Rebuild::Done;
                 }
             }
         }
-        if self.rules.has(Safeguard::SparedOnlyIfEqual) {
+        if self.rules.has(Safeguard::SkippedOnlyIfEqual) {
             let epoch = state.catalog.epoch;
             for rebuild in &mut state.rebuilds {
-                if let Rebuild::Announced { held } | Rebuild::Needed { held } | Rebuild::Read { held, .. } =
-                    rebuild
+                if let Rebuild::Announced { redis_epoch }
+                | Rebuild::Needed { redis_epoch }
+                | Rebuild::Read { redis_epoch, .. } = rebuild
                 {
-                    *held = held.filter(|held| *held >= epoch);
+                    *redis_epoch = redis_epoch.filter(|redis_epoch| *redis_epoch >= epoch);
                 }
             }
         }
@@ -94,25 +97,25 @@ impl Quota {
 
     fn upload_actions(&self, state: &State, id: usize, actions: &mut Vec<Action>) {
         let upload = state.uploads[id];
-        let back = matches!(upload.step, Step::Back { .. });
+        let back = matches!(upload.step, Step::RolledBack { .. });
         let again = back && !self.rules.has(Safeguard::FreshIdPerTry);
         let waits = upload.step == Step::Open || again;
-        // Copies of a reservation may be executed at any time: whether it was sent makes no difference.
+        // Copies of a reservation may be executed at any time, so the model does not track whether it was sent.
         actions.push(Action::Reserve { id, answered: false });
         if waits {
             actions.push(Action::Reserve { id, answered: true });
         }
         match upload.step {
-            Step::Held { .. } => {
+            Step::Reserved { .. } => {
                 if !self.rules.has(Safeguard::InsertLocked) {
                     actions.push(Action::CheckInsert { id });
                 }
                 actions.extend([true, false].map(|answered| Action::Insert { id, answered }));
-                actions.push(Action::Withdraw { id });
+                actions.push(Action::RollBack { id });
             }
             Step::Checked => actions.push(Action::Insert { id, answered: false }),
-            Step::Known => actions.push(Action::Settle { id }),
-            Step::Unknown if !self.rules.has(Safeguard::ReleaseWhenSure) => {
+            Step::InsertKnown => actions.push(Action::Settle { id }),
+            Step::InsertUnknown if !self.rules.has(Safeguard::ReleaseWhenSure) => {
                 actions.push(Action::Release { id });
             }
             _ => {}
@@ -129,35 +132,35 @@ impl Quota {
         match state.catalog.files[id] {
             File::Absent | File::Deleted { line: None, .. } => {}
             File::Charged if self.rules.has(Safeguard::DeleteLocked) => actions.push(Action::Delete { id }),
-            File::Charged => actions.push(Action::ReadDelete { id }),
-            File::Leaving { .. } => actions.push(Action::Delete { id }),
-            File::Deleted { line: Some(epoch), owed } => {
+            File::Charged => actions.push(Action::StartDelete { id }),
+            File::DeleteStarted { .. } => actions.push(Action::Delete { id }),
+            File::Deleted { line: Some(epoch), pending } => {
                 actions.push(Action::Refund { line: id, answered: false });
-                if owed {
+                if pending {
                     actions.push(Action::Refund { line: id, answered: true });
                 }
-                if owed && epoch < state.catalog.epoch && self.rules.has(Safeguard::RefundStamped) {
-                    actions.push(Action::ForgetOldLine { line: id });
+                if pending && epoch < state.catalog.epoch && self.rules.has(Safeguard::RefundStamped) {
+                    actions.push(Action::RemoveOldLine { line: id });
                 }
             }
         }
     }
 
     fn rebuild_actions(&self, state: &State, rebuild: usize, actions: &mut Vec<Action>) {
-        // They are alike: the second begins after the first.
+        // Rebuilds are interchangeable, so the second starts after the first.
         if rebuild > 0 && state.rebuilds[rebuild - 1] == Rebuild::Idle {
             return;
         }
         let now = state.rebuilds[rebuild];
-        if let Rebuild::Announced { held } = now
-            && (self.scope.triggered || self.spares(state, held))
+        if let Rebuild::Announced { redis_epoch } = now
+            && (self.scope.on_demand || self.can_skip(state, redis_epoch))
         {
             actions.push(Action::Compare { rebuild });
         }
         match now {
-            Rebuild::Idle if self.scope.triggered && state.wanted == 0 => return,
+            Rebuild::Idle if self.scope.on_demand && state.rebuilds_wanted == 0 => return,
             Rebuild::Idle => actions.push(Action::Announce { rebuild, answered: true }),
-            Rebuild::Announced { .. } if self.scope.triggered => {}
+            Rebuild::Announced { .. } if self.scope.on_demand => {}
             Rebuild::Announced { .. } | Rebuild::Needed { .. }
                 if !self.rules.has(Safeguard::SumNotBefore) =>
             {
@@ -168,18 +171,18 @@ impl Quota {
             }
             Rebuild::Raised(_) => actions.push(Action::ReadSum { rebuild }),
             Rebuild::Sent(_) => actions.push(Action::Load { rebuild }),
-            Rebuild::Over => {}
+            Rebuild::Done => {}
         }
-        // A late copy has a name of its own, which nobody hears: nothing comes of it.
-        if !self.rules.has(Safeguard::AnnouncementMinted) {
+        // A late copy gets a separate name that no client receives, so it has no effect.
+        if !self.rules.has(Safeguard::AnnouncementNamedByRedis) {
             actions.push(Action::Announce { rebuild, answered: false });
         }
     }
 
-    /// Whether a Redis that counts under this epoch needs no rebuild.
-    fn spares(&self, state: &State, held: Option<u8>) -> bool {
-        let equal = held == Some(state.catalog.epoch);
-        equal || held.is_some() && !self.rules.has(Safeguard::SparedOnlyIfEqual)
+    /// Whether Redis with this epoch needs no rebuild.
+    fn can_skip(&self, state: &State, redis_epoch: Option<u8>) -> bool {
+        let equal = redis_epoch == Some(state.catalog.epoch);
+        equal || redis_epoch.is_some() && !self.rules.has(Safeguard::SkippedOnlyIfEqual)
     }
 
     fn fault_actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -198,60 +201,60 @@ impl Quota {
                 }
                 Fault::Evict => {}
                 fault if reads_saved(fault) && state.redis.saved.is_none() => {}
-                fault => actions.push(Action::Suffer(*fault)),
+                fault => actions.push(Action::Fault(*fault)),
             }
         }
     }
 
-    fn take(&self, state: &mut State, action: Action) {
+    fn apply(&self, state: &mut State, action: Action) {
         match action {
             Action::Reserve { id, answered } => self.reserve(state, id, answered),
-            Action::CheckInsert { id } | Action::Insert { id, .. } | Action::Withdraw { id } => {
+            Action::CheckInsert { id } | Action::Insert { id, .. } | Action::RollBack { id } => {
                 self.insert(state, id, action);
             }
             Action::InsertDirect { id } => {
                 let size = self.scope.sizes[id];
                 if state.catalog.used + size <= state.catalog.limit {
                     state.catalog.used += size;
-                    self.write_file(state, id, Step::Direct);
+                    self.write_file(state, id, Step::InsertedByDatabase);
                 }
             }
             Action::Settle { id } => state.redis.settle(self.rules, id),
             Action::Release { id } => state.redis.release(self.rules, id, self.scope.sizes[id]),
-            Action::ReadDelete { id } => {
+            Action::StartDelete { id } => {
                 let (owner, epoch) = (state.catalog.owner, state.catalog.epoch);
-                state.catalog.files[id] = File::Leaving { owner, epoch };
+                state.catalog.files[id] = File::DeleteStarted { owner, epoch };
             }
             Action::Delete { id } => {
                 let (owner, epoch) = match state.catalog.files[id] {
-                    File::Leaving { owner, epoch } => (owner, epoch),
+                    File::DeleteStarted { owner, epoch } => (owner, epoch),
                     _ => (state.catalog.owner, state.catalog.epoch),
                 };
                 state.catalog.delete(id, self.scope.sizes[id], owner, epoch);
             }
             Action::Refund { line, answered } => self.refund(state, line, answered),
-            Action::ForgetOldLine { line } => state.catalog.forget_line(line),
+            Action::RemoveOldLine { line } => state.catalog.remove_line(line),
             Action::Announce { .. }
             | Action::Compare { .. }
             | Action::ReadSum { .. }
             | Action::Raise { .. } => self.rebuild(state, action),
             Action::Load { rebuild } => self.load(state, rebuild),
-            Action::Leave => {
+            Action::LeaveRedis => {
                 state.leaves_left -= 1;
-                state.catalog.leave(self.rules, &self.scope.sizes);
+                state.catalog.leave_redis(self.rules, &self.scope.sizes);
             }
             Action::SetLimit => {
                 state.limits_left -= 1;
                 state.catalog.set_limit(self.rules, self.scope.other_limit);
             }
             Action::Save => state.redis.saved = Some(state.redis.keys),
-            Action::Suffer(fault) => {
-                state.redis.suffer(self.rules, fault);
-                suffered(state);
+            Action::Fault(fault) => {
+                state.redis.apply_fault(self.rules, fault);
+                count_fault(state);
             }
             Action::Evict(key) => {
                 state.redis.evict(key);
-                suffered(state);
+                count_fault(state);
             }
         }
     }
@@ -259,55 +262,55 @@ impl Quota {
     fn reserve(&self, state: &mut State, id: usize, answered: bool) {
         match state.redis.reserve(self.rules, id, self.scope.sizes[id]) {
             Reserved::Ok { epoch, counted } => {
-                let inserted = matches!(state.uploads[id].step, Step::Known | Step::Unknown);
-                state.redis.keys.stray |= counted && inserted;
+                let inserted = matches!(state.uploads[id].step, Step::InsertKnown | Step::InsertUnknown);
+                state.redis.keys.late_copy |= counted && inserted;
                 if answered {
-                    state.uploads[id].step = Step::Held { epoch };
+                    state.uploads[id].step = Step::Reserved { epoch };
                 }
             }
-            Reserved::Reload if answered => self.want(state),
+            Reserved::Reload if answered => self.request_rebuild(state),
             Reserved::Reload | Reserved::Refused => {}
         }
     }
 
-    /// More than two who want the same thing are no more than two.
-    fn want(&self, state: &mut State) {
-        if self.scope.triggered {
-            state.wanted = (state.wanted + 1).min(2);
+    /// At most two are counted, because more have the same effect.
+    fn request_rebuild(&self, state: &mut State) {
+        if self.scope.on_demand {
+            state.rebuilds_wanted = (state.rebuilds_wanted + 1).min(2);
         }
     }
 
     fn insert(&self, state: &mut State, id: usize, action: Action) {
         let rolled_back = match (action, state.uploads[id].step) {
-            (Action::Withdraw { .. }, _) => true,
-            (_, Step::Held { epoch }) => {
-                let moved = !state.catalog.admits(self.rules, epoch);
-                if moved {
-                    state.last = Outcome::EpochMoved;
-                    if self.rules.has(Safeguard::MovedRebuilds) {
-                        self.want(state);
+            (Action::RollBack { .. }, _) => true,
+            (_, Step::Reserved { epoch }) => {
+                let epoch_changed = !state.catalog.admits(self.rules, epoch);
+                if epoch_changed {
+                    state.last = Outcome::EpochChanged;
+                    if self.rules.has(Safeguard::EpochChangeRebuilds) {
+                        self.request_rebuild(state);
                     }
                 }
-                moved
+                epoch_changed
             }
             _ => false,
         };
         match action {
             _ if rolled_back => {
-                let moved = self.scope.watched && state.last == Outcome::EpochMoved;
-                state.uploads[id].step = Step::Back { moved };
+                let epoch_changed = self.scope.track_outcomes && state.last == Outcome::EpochChanged;
+                state.uploads[id].step = Step::RolledBack { epoch_changed };
                 state.uploads[id].released = true;
             }
             Action::CheckInsert { .. } => state.uploads[id].step = Step::Checked,
-            Action::Insert { answered: true, .. } => self.write_file(state, id, Step::Known),
-            _ => self.write_file(state, id, Step::Unknown),
+            Action::Insert { answered: true, .. } => self.write_file(state, id, Step::InsertKnown),
+            _ => self.write_file(state, id, Step::InsertUnknown),
         }
     }
 
     fn write_file(&self, state: &mut State, id: usize, step: Step) {
         state.uploads[id].step = step;
         state.catalog.files[id] = File::Charged;
-        state.over |= state.catalog.sum(&self.scope.sizes) > state.catalog.limit;
+        state.over_limit |= state.catalog.sum(&self.scope.sizes) > state.catalog.limit;
     }
 
     fn refund(&self, state: &mut State, line: usize, answered: bool) {
@@ -319,9 +322,9 @@ impl Quota {
             Refunded::Done { again: true } => Outcome::RefundAgain,
             Refunded::Done { again: false } | Refunded::Later => Outcome::Plain,
         };
-        // Nothing but the relay reads the line again, so that deleting it can be one step with the answer.
+        // Only the relay reads the line, so its delete and the answer can be one step.
         if answered && outcome != Refunded::Later {
-            state.catalog.forget_line(line);
+            state.catalog.remove_line(line);
             if !self.rules.has(Safeguard::RefundedKept) {
                 state.redis.keys.refunded &= !(1 << line);
             }
@@ -334,36 +337,38 @@ impl Quota {
             Action::Announce { rebuild, answered } => {
                 state.redis.announce(rebuild);
                 if answered {
-                    let held = state.redis.sound_epoch(self.rules);
-                    state.rebuilds[rebuild] = Rebuild::Announced { held };
-                    state.wanted = state.wanted.saturating_sub(1);
+                    let redis_epoch = state.redis.valid_epoch(self.rules);
+                    state.rebuilds[rebuild] = Rebuild::Announced { redis_epoch };
+                    state.rebuilds_wanted = state.rebuilds_wanted.saturating_sub(1);
                 }
             }
             Action::Compare { rebuild } => {
-                let Rebuild::Announced { held } = state.rebuilds[rebuild] else { return };
-                state.rebuilds[rebuild] = Rebuild::Needed { held };
-                if self.spares(state, held) {
+                let Rebuild::Announced { redis_epoch } = state.rebuilds[rebuild] else { return };
+                state.rebuilds[rebuild] = Rebuild::Needed { redis_epoch };
+                if self.can_skip(state, redis_epoch) {
                     state.rebuilds[rebuild] = Rebuild::Idle;
-                    state.redis.forget_name(rebuild);
-                    state.last = Outcome::RebuildSpared;
+                    state.redis.remove_name(rebuild);
+                    state.last = Outcome::RebuildSkipped;
                 }
             }
             Action::ReadSum { rebuild } => {
                 state.rebuilds[rebuild] = match state.rebuilds[rebuild] {
                     Rebuild::Raised(load) => Rebuild::Sent(Load { sum: now, ..load }),
-                    Rebuild::Announced { held } | Rebuild::Needed { held } => {
-                        Rebuild::Read { sum: now, held }
+                    Rebuild::Announced { redis_epoch } | Rebuild::Needed { redis_epoch } => {
+                        Rebuild::Read { sum: now, redis_epoch }
                     }
                     other => other,
                 };
             }
             Action::Raise { rebuild } => {
-                let (sum, held) = match state.rebuilds[rebuild] {
-                    Rebuild::Read { sum, held } => (sum, held),
-                    Rebuild::Announced { held } | Rebuild::Needed { held } => (now, held),
+                let (sum, redis_epoch) = match state.rebuilds[rebuild] {
+                    Rebuild::Read { sum, redis_epoch } => (sum, redis_epoch),
+                    Rebuild::Announced { redis_epoch } | Rebuild::Needed { redis_epoch } => {
+                        (now, redis_epoch)
+                    }
                     _ => return,
                 };
-                let load = state.catalog.rebuild(sum, held);
+                let load = state.catalog.rebuild(sum, redis_epoch);
                 let whole = self.rules.has(Safeguard::SumNotAfter);
                 state.rebuilds[rebuild] = if whole { Rebuild::Sent(load) } else { Rebuild::Raised(load) };
             }
@@ -373,15 +378,17 @@ impl Quota {
 
     fn load(&self, state: &mut State, rebuild: usize) {
         let Rebuild::Sent(load) = state.rebuilds[rebuild] else { return };
-        let held = state.redis.sound_epoch(self.rules);
-        let is_held = |other: &Rebuild| matches!(other, Rebuild::Sent(load) if held == Some(load.epoch));
-        // They begin one after the other.
+        let redis_epoch = state.redis.valid_epoch(self.rules);
+        let is_held =
+            |other: &Rebuild| matches!(other, Rebuild::Sent(load) if redis_epoch == Some(load.epoch));
+        // Rebuilds with a higher index start later.
         let raced = state.rebuilds[rebuild + 1..].iter().any(is_held);
         match state.redis.load(self.rules, rebuild, load) {
             Loaded::Yes => {
-                state.set_back |= held == Some(state.catalog.epoch) && load.epoch < state.catalog.epoch;
+                state.current_load_replaced |=
+                    redis_epoch == Some(state.catalog.epoch) && load.epoch < state.catalog.epoch;
                 if raced {
-                    state.last = Outcome::RacingLoadTaken;
+                    state.last = Outcome::RacingLoadAccepted;
                 }
             }
             Loaded::Unannounced | Loaded::Newer => state.last = Outcome::LoadRefused,
@@ -389,8 +396,8 @@ impl Quota {
     }
 }
 
-/// What was saved is of no more use once nothing can go wrong any more: fewer states.
-fn suffered(state: &mut State) {
+/// Saved state has no effect when no fault is left. Removing it gives fewer states.
+fn count_fault(state: &mut State) {
     state.faults_left -= 1;
     if state.faults_left == 0 {
         state.redis.saved = None;

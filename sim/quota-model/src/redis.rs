@@ -1,8 +1,8 @@
-//! Redis: what it holds for a tenant, the scripts, each of which is atomic, and what befalls it.
+//! Redis: its keys for a tenant, its atomic scripts, and its faults.
 
 use crate::rules::{Fault, REBUILDS, Rules, Safeguard};
 
-/// The keys of a tenant. All of it can be lost, in part or as a whole, or become what it was before.
+/// The keys of a tenant. Some or all of them can be lost, or go back to older values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Keys {
     pub loaded: bool,
@@ -10,26 +10,26 @@ pub struct Keys {
     pub limit: i8,
     pub epoch: u8,
     pub run: u8,
-    /// Bit per id.
+    /// A bit for each id.
     pub inflight: u8,
-    /// Bit per outbox line; a line has the id of its file.
+    /// A bit for each outbox line. A line has the id of its file.
     pub refunded: u8,
-    /// Bit per key that was evicted: its value reads as nothing.
+    /// A bit for each evicted key.
     pub lost: u8,
-    /// The announcements, each of which only its own load takes away: per rebuild, if the name that was minted for it
-    /// is there, the run that it was minted in. A name that nobody heard opens nothing, and is left out.
+    /// The announcements. For each rebuild whose name exists: the run in which Redis created it. Only its own load
+    /// removes it. Names that no client received are left out, because they have no effect.
     pub loading: [Option<u8>; REBUILDS],
-    /// Not in Redis: a late copy of a reservation was counted after its file had been inserted and settled, so
-    /// that nobody will ever take it back. Only a load mends that.
-    pub stray: bool,
+    /// Not a key of Redis. A late copy of a reservation was counted after its file was inserted and settled. No client
+    /// will release it, and only a load corrects the count.
+    pub late_copy: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Redis {
-    /// The process and its reign; whose catalog it is goes without saying where there is one only.
+    /// Identifies the process and its time as primary. The real id also names the catalog; the model has only one.
     pub run: u8,
     pub keys: Keys,
-    /// The keys as they were saved or replicated at some moment.
+    /// The keys that were saved or replicated at some time.
     pub saved: Option<Keys>,
 }
 
@@ -54,7 +54,7 @@ pub enum Loaded {
     Newer,
 }
 
-/// What a rebuild brings.
+/// The data of a rebuild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Load {
     pub epoch: u8,
@@ -80,7 +80,7 @@ impl Keys {
         refunded: 0,
         lost: 0,
         loading: [None; REBUILDS],
-        stray: false,
+        late_copy: false,
     };
 
     fn of(load: Load, run: u8) -> Keys {
@@ -93,8 +93,8 @@ impl Redis {
         Redis { run: 0, keys: Keys::of(load, 0), saved: None }
     }
 
-    /// Whether the scripts count with this state rather than answer RELOAD.
-    pub fn believed(&self, rules: Rules) -> bool {
+    /// Whether the scripts use this state. Otherwise they answer RELOAD.
+    pub fn is_valid(&self, rules: Rules) -> bool {
         let keys = &self.keys;
         let of_this_run = keys.run == self.run || !rules.has(Safeguard::RunCompared);
         let complete = keys.lost == 0 || !rules.has(Safeguard::MissingKeysReload);
@@ -102,7 +102,7 @@ impl Redis {
     }
 
     pub fn reserve(&mut self, rules: Rules, id: usize, size: i8) -> Reserved {
-        if !self.believed(rules) {
+        if !self.is_valid(rules) {
             return Reserved::Reload;
         }
         let keys = &mut self.keys;
@@ -119,20 +119,20 @@ impl Redis {
     }
 
     pub fn settle(&mut self, rules: Rules, id: usize) {
-        if self.believed(rules) {
+        if self.is_valid(rules) {
             self.keys.inflight &= !(1 << id);
         }
     }
 
     pub fn release(&mut self, rules: Rules, id: usize, size: i8) {
-        if self.believed(rules) && self.keys.inflight & (1 << id) != 0 {
+        if self.is_valid(rules) && self.keys.inflight & (1 << id) != 0 {
             self.keys.used -= size;
             self.keys.inflight &= !(1 << id);
         }
     }
 
     pub fn refund(&mut self, rules: Rules, line: usize, size: i8, epoch: u8) -> Refunded {
-        if !self.believed(rules) {
+        if !self.is_valid(rules) {
             return Refunded::Later;
         }
         let keys = &mut self.keys;
@@ -150,32 +150,32 @@ impl Redis {
         Refunded::Done { again: false }
     }
 
-    /// The epoch that Redis soundly counts under.
-    pub fn sound_epoch(&self, rules: Rules) -> Option<u8> {
-        self.believed(rules).then_some(self.keys.epoch)
+    /// The epoch of Redis, if its state is valid.
+    pub fn valid_epoch(&self, rules: Rules) -> Option<u8> {
+        self.is_valid(rules).then_some(self.keys.epoch)
     }
 
     pub fn announce(&mut self, rebuild: usize) {
         self.keys.loading[rebuild] = Some(self.run);
     }
 
-    /// Nobody will ever load under this name, wherever it is still written.
-    pub fn forget_name(&mut self, rebuild: usize) {
+    /// Removes the name, also from the saved state, because no client will load under it.
+    pub fn remove_name(&mut self, rebuild: usize) {
         self.keys.loading[rebuild] = None;
         if let Some(saved) = &mut self.saved {
             saved.loading[rebuild] = None;
         }
     }
 
-    /// Whether the name is written anywhere, also where it was saved.
-    pub fn knows_name(&self, rebuild: usize) -> bool {
+    /// Whether the name exists, also in the saved state.
+    pub fn has_name(&self, rebuild: usize) -> bool {
         [Some(&self.keys), self.saved.as_ref()]
             .into_iter()
             .flatten()
             .any(|keys| keys.loading[rebuild].is_some())
     }
 
-    pub fn forget_names_of_earlier_runs(&mut self) {
+    pub fn remove_names_of_earlier_runs(&mut self) {
         let run = self.run;
         for keys in [Some(&mut self.keys), self.saved.as_mut()].into_iter().flatten() {
             keys.loading = keys.loading.map(|made_to| made_to.filter(|made_to| *made_to == run));
@@ -191,10 +191,10 @@ impl Redis {
         if !announced {
             return Loaded::Unannounced;
         }
-        if rules.has(Safeguard::NameTakenOnce) {
+        if rules.has(Safeguard::NameUsedOnce) {
             self.keys.loading[rebuild] = None;
         }
-        let newer_is_there = self.sound_epoch(rules).is_some_and(|held| held >= load.epoch);
+        let newer_is_there = self.valid_epoch(rules).is_some_and(|redis_epoch| redis_epoch >= load.epoch);
         if newer_is_there && rules.has(Safeguard::NewerStateStays) {
             return Loaded::Newer;
         }
@@ -202,7 +202,7 @@ impl Redis {
         Loaded::Yes
     }
 
-    pub fn suffer(&mut self, rules: Rules, fault: Fault) {
+    pub fn apply_fault(&mut self, rules: Rules, fault: Fault) {
         match fault {
             Fault::RestartEmpty => {
                 self.run += 1;
@@ -213,7 +213,7 @@ impl Redis {
                 self.keys = self.saved.unwrap_or(Keys::NONE);
             }
             Fault::FailBack => {
-                self.run += u8::from(rules.has(Safeguard::RunEndsWithReign));
+                self.run += u8::from(rules.has(Safeguard::RunEndsWithFailover));
                 self.keys = self.saved.unwrap_or(Keys::NONE);
             }
             Fault::Flush => self.keys = Keys::NONE,

@@ -1,64 +1,64 @@
-//! The safeguards of the protocol, each of which can be taken away, and the bounds of what is explored.
+//! The safeguards of the protocol, each of which can be removed, and the bounds of an exploration.
 
-/// A rule of the protocol. The tests take away one at a time and see what breaks.
+/// A rule of the protocol. The tests remove one at a time and see what breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Safeguard {
-    /// An insert commits only under the epoch that its reservation was made under.
+    /// An insert commits only under the epoch of its reservation.
     InsertChecksEpoch,
     /// An insert that has a reservation commits only while Redis is the owner.
-    InsertChecksGate,
-    /// The insert's check and its write are one transaction that a rebuild waits for.
+    InsertChecksOwner,
+    /// The check and the write of an insert are one transaction. A rebuild waits for it.
     InsertLocked,
-    /// The delete's reading of owner and epoch and its write are one transaction that a rebuild waits for.
+    /// A delete reads owner and epoch and writes in one transaction. A rebuild waits for it.
     DeleteLocked,
     /// The rebuild does not read the sum before the transaction that raises the epoch.
     SumNotBefore,
     /// The rebuild does not read the sum after the transaction that raises the epoch.
     SumNotAfter,
-    /// State that was loaded under another run of the server is not believed.
+    /// State that was loaded in another run of the server is not used.
     RunCompared,
-    /// A run ends with every change of the primary, not only when the process ends.
-    RunEndsWithReign,
-    /// Where a key is missing all of the state is: nothing is counted from zero.
+    /// A run ends with every change of the primary, not only with the process.
+    RunEndsWithFailover,
+    /// If one key is missing, the whole state is treated as lost. A missing count is not zero.
     MissingKeysReload,
     /// A refund older than the load is dropped: the load contained it.
     OldRefundsDropped,
-    /// A refund newer than the load waits for the load it belongs to.
+    /// A refund newer than the load waits for its load.
     NewRefundsWait,
-    /// A refund counts once per outbox line.
+    /// A refund counts once for each outbox line.
     RefundOnce,
-    /// The lines that were refunded are known until the next load, not only until the line is deleted.
+    /// Redis remembers refunded lines until the next load, not only until the line is deleted.
     RefundedKept,
-    /// A refund carries the epoch of the delete, not that of the moment it is sent.
+    /// A refund carries the epoch at the time of the delete, not at the time when it is sent.
     RefundStamped,
-    /// A load is taken only after its announcement.
+    /// A load is accepted only after its announcement.
     LoadAnnounced,
-    /// The announcement must have been made to this run of the server.
+    /// The announcement must have been made in this run of the server.
     AnnouncedToThisRun,
-    /// Redis names the announcement, anew at every execution, rather than the one who announces.
-    AnnouncementMinted,
-    /// A load takes its name away, whether it is taken or refused as not newer; all other names stay.
-    NameTakenOnce,
-    /// A load does not replace state of its own epoch or of a later one.
+    /// Redis creates the name of an announcement, a new one at every execution. The client does not choose it.
+    AnnouncementNamedByRedis,
+    /// A load removes its name, also if it is refused because it is not newer. All other names stay.
+    NameUsedOnce,
+    /// A load does not replace state of the same epoch or of a later one.
     NewerStateStays,
-    /// A reservation counts once per id.
+    /// A reservation counts once for each id.
     ReserveOnce,
-    /// A release is sent only when the insert has surely been rolled back.
+    /// A release is sent only if the insert has certainly been rolled back.
     ReleaseWhenSure,
-    /// An id that was released is never reserved again: who starts over takes a new one.
+    /// A released id is never reserved again. Each attempt uses a new id.
     FreshIdPerTry,
     /// Leaving Redis raises the epoch.
     LeaveRaisesEpoch,
     /// Changing the limit raises the epoch.
     LimitRaisesEpoch,
-    /// Who finds that the epoch moved sets about a rebuild, though Redis said nothing is wrong.
-    MovedRebuilds,
-    /// A rebuild is spared only where Redis counts under the catalog's epoch, not wherever it counts.
-    SparedOnlyIfEqual,
+    /// A client that finds a changed epoch starts a rebuild, although Redis answered OK.
+    EpochChangeRebuilds,
+    /// A rebuild is skipped only if Redis counts under the catalog's epoch, not under any epoch.
+    SkippedOnlyIfEqual,
 }
 
-/// The protocol: all safeguards but those taken away.
+/// The protocol: all safeguards except the removed ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules(u32);
 
@@ -76,20 +76,20 @@ impl Rules {
     }
 }
 
-/// What Redis can suffer.
+/// A fault of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Fault {
-    /// The process ends, and another begins with nothing.
+    /// The process ends, and another starts without data.
     RestartEmpty,
-    /// The process ends, and another begins with what was saved, or replicated, at an earlier moment.
+    /// The process ends, and another starts with the data that was saved or replicated earlier.
     RestartOld,
-    /// A replica that lags becomes primary, and then the first one again, with the replica's state: the
-    /// process is the same as before, its state is older.
+    /// A lagging replica becomes primary, then the first server again, with the replica's state. The process is the
+    /// same, and its state is older.
     FailBack,
-    /// All keys go; the process stays.
+    /// All keys are deleted. The process continues.
     Flush,
-    /// One key goes: evicted, or deleted by hand.
+    /// One key is deleted: evicted, or by hand.
     Evict,
 }
 
@@ -98,35 +98,35 @@ impl Fault {
         [Fault::RestartEmpty, Fault::RestartOld, Fault::FailBack, Fault::Flush, Fault::Evict];
 }
 
-/// How many ids and rebuilds there is room for in the state.
+/// The maximum number of ids and rebuilds in a state.
 pub const IDS: usize = 3;
 pub const REBUILDS: usize = 3;
 
-/// The bounds of one exploration: what may happen, and how often.
+/// The bounds of one exploration: which steps are possible, and how often.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// The size of each id; one that is 0 is not used.
+    /// The size of each file. An id with size 0 is not used.
     pub sizes: [i8; IDS],
     pub limit: i8,
-    /// The limit that a change sets; never set while `limit_changes` is 0.
+    /// The limit after a change. Not used if `limit_changes` is 0.
     pub other_limit: i8,
     pub limit_changes: u8,
     pub rebuilds: usize,
     pub leaves: u8,
     pub faults: u8,
     pub kinds: &'static [Fault],
-    /// Remembers the outcome of the last step, for the claims about what must be seen.
-    pub watched: bool,
-    /// Rebuilds are begun only by those who found a need, and spared wherever they can be, rather than begun at any
-    /// time and spared or not.
-    pub triggered: bool,
-    /// Takes states for one that differ only in which id of the same size is which. Smaller, but the ids of a
-    /// counterexample change from step to step.
-    pub folded: bool,
+    /// Stores the outcome of the last step, for the hard cases that must be reached.
+    pub track_outcomes: bool,
+    /// Only clients that found a reason start rebuilds, and every rebuild that can be skipped is skipped. Otherwise
+    /// rebuilds start at any time, and skipping is optional.
+    pub on_demand: bool,
+    /// Treats states as equal if they differ only in the order of ids of the same size. This explores fewer states, but
+    /// ids change between the steps of a counterexample.
+    pub reduce_symmetry: bool,
 }
 
 impl Scope {
-    /// Two files of which only one fits, two rebuilds, nothing else: the others are made from it.
+    /// Two files of which only one fits, and two rebuilds. Other scopes start from this one.
     pub fn small() -> Scope {
         Scope {
             sizes: [1, 1, 0],
@@ -137,9 +137,9 @@ impl Scope {
             leaves: 0,
             faults: 0,
             kinds: &[],
-            watched: false,
-            triggered: false,
-            folded: false,
+            track_outcomes: false,
+            on_demand: false,
+            reduce_symmetry: false,
         }
     }
 }

@@ -1,65 +1,65 @@
-//! All that is remembered between two steps, and the steps there are.
+//! The state between two steps, and the list of steps.
 
 use crate::catalog::{Catalog, File, QuotaOwner};
 use crate::redis::{Key, Keys, Load, Redis};
 use crate::rules::{Fault, IDS, REBUILDS, Scope};
 
-/// How far the one who uploads under an id has come. A crash is the end of its steps.
+/// The progress of the upload with an id. A crash means that it takes no further step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Step {
-    /// Nothing is known. Reservations may be under way, and have been counted.
+    /// The client knows nothing. Its reservations may already be counted.
     Open,
-    /// Redis answered OK under this epoch.
-    Held { epoch: u8 },
-    /// The insert has checked and not yet written. Only where inserts are not locked.
+    /// Redis answered OK with this epoch.
+    Reserved { epoch: u8 },
+    /// The insert has checked and has not written yet. Only if inserts are not locked.
     Checked,
-    /// The insert committed, and the answer came.
-    Known,
-    /// The insert committed, and the answer did not come.
-    Unknown,
+    /// The insert committed, and the client got the answer.
+    InsertKnown,
+    /// The insert committed, and the answer was lost.
+    InsertUnknown,
     /// Inserted while the database was the owner.
-    Direct,
-    /// The insert was surely rolled back. Where the outcomes are watched: because the epoch moved.
-    Back { moved: bool },
+    InsertedByDatabase,
+    /// The insert was certainly rolled back. `epoch_changed` is set only if the scope tracks outcomes.
+    RolledBack { epoch_changed: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Upload {
     pub step: Step,
-    /// A release was sent: it may be executed at any time from then on, any number of times.
+    /// A release was sent. It may be executed at any later time, any number of times.
     pub released: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rebuild {
-    /// Not begun; or spared, which comes to the same: the name that it leaves behind is nobody's.
+    /// Not started, or skipped. A skipped rebuild leaves a name that no client uses.
     Idle,
-    /// Redis answered the announcement, and with it under which epoch it soundly counts.
-    Announced { held: Option<u8> },
-    /// The catalog's epoch was read, and is another. Only where rebuilds are triggered: elsewhere the next step may
-    /// be taken without looking.
-    Needed { held: Option<u8> },
-    /// The sum was read and the epoch not yet raised. Only where the sum may come before.
-    Read { sum: i8, held: Option<u8> },
-    /// The epoch was raised and the sum not yet read. Only where the sum may come after.
+    /// Redis answered the announcement with the epoch of its state, if that is valid.
+    Announced { redis_epoch: Option<u8> },
+    /// The catalog's epoch was read and differs. Only if rebuilds are on demand; otherwise the next step needs no
+    /// comparison.
+    Needed { redis_epoch: Option<u8> },
+    /// The sum was read, and the epoch is not raised yet. Only without `SumNotBefore`.
+    Read { sum: i8, redis_epoch: Option<u8> },
+    /// The epoch was raised, and the sum is not read yet. Only without `SumNotAfter`.
     Raised(Load),
-    /// The load was sent: it may be executed at any time from then on, any number of times.
+    /// The load was sent. It may be executed at any later time, any number of times.
     Sent(Load),
-    /// The load was taken or refused, or its name lost: copies of it come to nothing.
-    Over,
+    /// The load was accepted or refused, or its name was lost. Copies of it have no effect.
+    Done,
 }
 
-/// What the last step came to, where that is worth seeing.
+/// The outcome of the last step, if a hard case needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     Plain,
     RefundContained,
     RefundAgain,
     LoadRefused,
-    /// A load was taken though that of a rebuild announced after it had been taken before.
-    RacingLoadTaken,
-    RebuildSpared,
-    EpochMoved,
+    /// A load was accepted after the load of a later rebuild.
+    RacingLoadAccepted,
+    RebuildSkipped,
+    EpochChanged,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,12 +71,12 @@ pub struct State {
     pub faults_left: u8,
     pub leaves_left: u8,
     pub limits_left: u8,
-    /// An insert went over the limit in force.
-    pub over: bool,
-    /// A load took from Redis what it counted under the catalog's own epoch.
-    pub set_back: bool,
-    /// Where rebuilds are triggered: how many found the need of one.
-    pub wanted: u8,
+    /// An insert exceeded the limit.
+    pub over_limit: bool,
+    /// An older load replaced a count under the catalog's epoch.
+    pub current_load_replaced: bool,
+    /// If rebuilds are on demand: how many clients found a reason for one.
+    pub rebuilds_wanted: u8,
     pub last: Outcome,
 }
 
@@ -85,23 +85,23 @@ pub enum Action {
     Reserve { id: usize, answered: bool },
     CheckInsert { id: usize },
     Insert { id: usize, answered: bool },
-    Withdraw { id: usize },
+    RollBack { id: usize },
     InsertDirect { id: usize },
     Settle { id: usize },
     Release { id: usize },
-    ReadDelete { id: usize },
+    StartDelete { id: usize },
     Delete { id: usize },
     Refund { line: usize, answered: bool },
-    ForgetOldLine { line: usize },
+    RemoveOldLine { line: usize },
     Announce { rebuild: usize, answered: bool },
     Compare { rebuild: usize },
     ReadSum { rebuild: usize },
     Raise { rebuild: usize },
     Load { rebuild: usize },
-    Leave,
+    LeaveRedis,
     SetLimit,
     Save,
-    Suffer(Fault),
+    Fault(Fault),
     Evict(Key),
 }
 
@@ -116,14 +116,14 @@ impl State {
             faults_left: scope.faults,
             leaves_left: scope.leaves,
             limits_left: scope.limit_changes,
-            over: false,
-            set_back: false,
-            wanted: 0,
+            over_limit: false,
+            current_load_replaced: false,
+            rebuilds_wanted: 0,
             last: Outcome::Plain,
         }
     }
 
-    /// Swaps two ids of the same size everywhere.
+    /// Swaps two ids of the same size.
     fn swap(&mut self, a: usize, b: usize) {
         self.uploads.swap(a, b);
         self.catalog.files.swap(a, b);
@@ -141,8 +141,8 @@ impl State {
         }
     }
 
-    /// One state for all that differ only in the order of ids of the same size.
-    pub fn folded(mut self, sizes: &[i8; IDS]) -> State {
+    /// The same state for all states that differ only in the order of ids of the same size.
+    pub fn canonical(mut self, sizes: &[i8; IDS]) -> State {
         for last in (1..IDS).rev() {
             for id in 0..last {
                 if sizes[id] == sizes[id + 1] && self.rank(id) > self.rank(id + 1) {
@@ -157,8 +157,8 @@ impl State {
         let file = match self.catalog.files[id] {
             File::Absent => (0, 0, false),
             File::Charged => (1, 0, false),
-            File::Leaving { owner, epoch } => (2, epoch, owner == QuotaOwner::Redis),
-            File::Deleted { line, owed } => (3, line.unwrap_or(0), owed),
+            File::DeleteStarted { owner, epoch } => (2, epoch, owner == QuotaOwner::Redis),
+            File::Deleted { line, pending } => (3, line.unwrap_or(0), pending),
         };
         let bits = |keys: &Keys| [keys.inflight >> id & 1, keys.refunded >> id & 1];
         let (now, saved) = (bits(&self.redis.keys), self.redis.saved.as_ref().map_or([0, 0], bits));

@@ -1,16 +1,16 @@
-//! With all safeguards every claim holds, in every state of several scopes: each is wide in its own direction.
+//! With all safeguards, every property holds in every state of several scopes.
 
 use quota_model::rules::{Fault, Rules, Scope};
 
 use super::assert_holds;
 
 fn faulty() -> Scope {
-    Scope { faults: 1, kinds: &Fault::ALL, folded: true, ..Scope::small() }
+    Scope { faults: 1, kinds: &Fault::ALL, reduce_symmetry: true, ..Scope::small() }
 }
 
 #[test]
 fn three_files_of_which_two_fit() {
-    assert_holds(Rules::all(), Scope { sizes: [1, 1, 1], limit: 2, folded: true, ..Scope::small() });
+    assert_holds(Rules::all(), Scope { sizes: [1, 1, 1], limit: 2, reduce_symmetry: true, ..Scope::small() });
 }
 
 #[test]
@@ -26,39 +26,39 @@ fn three_rebuilds_and_a_fault() {
 
 #[test]
 #[ignore = "long: cargo xtask prove"]
-fn leaving_twice_amid_a_fault() {
+fn two_moves_to_the_database_and_a_fault() {
     assert_holds(Rules::all(), Scope { leaves: 2, ..faulty() });
 }
 
-/// Elsewhere they begin at any time, and look at the epochs or not.
+/// In the other scopes, rebuilds start at any time and may skip the comparison of epochs.
 #[test]
-fn rebuilds_where_there_is_need_and_a_fault() {
-    assert_holds(Rules::all(), Scope { triggered: true, limit_changes: 1, other_limit: 2, ..faulty() });
+fn rebuilds_on_demand_and_a_fault() {
+    assert_holds(Rules::all(), Scope { on_demand: true, limit_changes: 1, other_limit: 2, ..faulty() });
 }
 
 #[test]
-fn two_faults_in_a_row() {
+fn two_faults() {
     assert_holds(Rules::all(), Scope { faults: 2, ..faulty() });
 }
 
 #[test]
-fn leaving_and_coming_back_amid_a_fault() {
+fn a_move_to_the_database_and_back_and_a_fault() {
     assert_holds(Rules::all(), Scope { leaves: 1, ..faulty() });
 }
 
 #[test]
-fn leaving_twice() {
-    assert_holds(Rules::all(), Scope { leaves: 2, folded: true, ..Scope::small() });
+fn two_moves_to_the_database() {
+    assert_holds(Rules::all(), Scope { leaves: 2, reduce_symmetry: true, ..Scope::small() });
 }
 
 #[test]
 fn the_limit_is_raised() {
     let scope = Scope { sizes: [1, 1, 1], limit_changes: 1, other_limit: 2, rebuilds: 1, ..Scope::small() };
-    assert_holds(Rules::all(), Scope { folded: true, ..scope });
+    assert_holds(Rules::all(), Scope { reduce_symmetry: true, ..scope });
 }
 
 #[test]
-fn the_limit_is_lowered_while_tenants_leave_and_come_back() {
+fn the_limit_is_lowered_during_a_move_to_the_database_and_back() {
     let scope = Scope { limit: 2, limit_changes: 1, other_limit: 1, leaves: 1, ..Scope::small() };
-    assert_holds(Rules::all(), Scope { folded: true, ..scope });
+    assert_holds(Rules::all(), Scope { reduce_symmetry: true, ..scope });
 }

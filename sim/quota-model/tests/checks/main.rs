@@ -1,9 +1,9 @@
-//! The protocol holds; without any one of its safeguards it does not; and the hard cases are met on the way.
+//! All properties hold. Without any one of the safeguards a property breaks. The hard cases are reached.
 
 mod holds;
 mod needed;
+mod reached;
 mod redundant;
-mod seen;
 
 use std::collections::BTreeSet;
 
@@ -15,33 +15,33 @@ fn without(safeguards: &[Safeguard]) -> Rules {
     safeguards.iter().fold(Rules::all(), |rules, safeguard| rules.without(*safeguard))
 }
 
-/// Every state of the scope is visited, and every claim holds in it.
+/// Visits every state of the scope. Every property holds in each.
 fn assert_holds(rules: Rules, scope: Scope) {
     let checker = Quota { rules, scope }.checker().threads(2).spawn_bfs().join();
-    assert!(checker.is_done(), "all of it was explored");
+    assert!(checker.is_done(), "not every state was visited");
     println!("{} states, depth {}", checker.unique_state_count(), checker.max_depth());
     checker.assert_properties();
 }
 
-/// The checker finds a way to break the claim. The way is printed, step by step, for `--nocapture`.
-fn assert_breaks(safeguards: &[Safeguard], scope: Scope, claim: &'static str) {
+/// The checker finds a path that breaks the property. `--nocapture` shows it step by step.
+fn assert_breaks(safeguards: &[Safeguard], scope: Scope, property: &'static str) {
     let quota = Quota { rules: without(safeguards), scope };
-    let when = HasDiscoveries::AllOf(BTreeSet::from([claim]));
+    let when = HasDiscoveries::AllOf(BTreeSet::from([property]));
     let checker = quota.checker().threads(1).finish_when(when).spawn_bfs().join();
-    let found = checker.discovery(claim);
-    println!("without {safeguards:?}: {claim}: {} states", checker.unique_state_count());
-    let path = found.unwrap_or_else(|| panic!("without {safeguards:?} nothing breaks \"{claim}\""));
+    let found = checker.discovery(property);
+    println!("without {safeguards:?}: {property}: {} states", checker.unique_state_count());
+    let path = found.unwrap_or_else(|| panic!("without {safeguards:?}, \"{property}\" still holds"));
     for (state, action) in path.into_vec() {
         println!("  {:?}, {:?}", state.catalog, state.redis.keys);
         println!("{}", action.map_or(String::from("  broken"), |action| format!("{action:?}")));
     }
 }
 
-/// Every state of the scope is visited; this claim breaks, and no other does.
-fn assert_breaks_nothing_but(safeguards: &[Safeguard], scope: Scope, claim: &'static str) {
+/// Visits every state of the scope. Only this property breaks.
+fn assert_breaks_nothing_but(safeguards: &[Safeguard], scope: Scope, property: &'static str) {
     let checker = Quota { rules: without(safeguards), scope }.checker().threads(2).spawn_bfs().join();
-    assert!(checker.is_done(), "all of it was explored");
+    assert!(checker.is_done(), "not every state was visited");
     println!("without {safeguards:?}: {} states", checker.unique_state_count());
     let broken: Vec<_> = checker.discoveries().into_keys().collect();
-    assert_eq!(broken, [claim], "without {safeguards:?}");
+    assert_eq!(broken, [property], "without {safeguards:?}");
 }
