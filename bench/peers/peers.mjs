@@ -1,4 +1,4 @@
-// No-op jobs through BullMQ, graphile-worker and pg-boss: added in bulk, then worked off. Prints a line of JSON each.
+// No-op jobs through BullMQ, graphile-worker and pg-boss: added in bulk, then processed. Prints a line of JSON for each.
 // Usage: node peers.mjs <folder with node_modules> <redis url> <postgres url> <jobs>
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -68,7 +68,7 @@ async function pgboss() {
   await boss.createQueue("noop");
   let started = performance.now();
   for (const size of chunks(500)) {
-    // The name is in each job, or beside them, as the version has it.
+    // Older versions expect the queue name in each job, newer ones as an argument.
     const added = Array.from({ length: size }, () => ({ name: "noop", data: {} }));
     await boss.insert(added).catch(() => boss.insert("noop", added.map(({ data }) => ({ data }))));
   }

@@ -1,5 +1,5 @@
-//! A million abandoned uploads reclaimed by the sweep of a running server, and what its clients feel of it: the time an
-//! init takes, before and while the sweep runs.
+//! The sweep of a running server reclaims a million abandoned uploads. Clients measure the time of an init before and
+//! during the sweep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,9 +20,9 @@ const CLIENTS: usize = 8;
 const QUIET: Duration = Duration::from_secs(8);
 const NEVER: &str = "0 0 29 2 *";
 
-/// Uploads of fifty tenants, announced a day ago, each with its object row and the charge of a byte.
+/// Uploads of fifty tenants, announced a day ago, each with an object row and a charge of one byte.
 const SEED: [&str; 6] = [
-    // No sweep has a run to make up for.
+    // No sweep is due.
     "INSERT INTO sweeps (name, next_run_at) VALUES ('upload-window', 9000000000000), ('orphan-cleanup', 9000000000000)",
     "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, charged_bytes, \
      retry_count, url_dead_at, next_check_at, created_at, updated_at) \
@@ -85,7 +85,7 @@ async fn measure(name: &str, url: CatalogUrl, files: usize) {
     say(during.line("init during"));
 }
 
-/// Inits by some clients for so long, or until somebody says so.
+/// Several clients call init for this time, or until `ended` is set.
 async fn inits(server: &Server, time: Option<Duration>, ended: Arc<AtomicBool>) -> Timing {
     let until = time.map(|time| Instant::now() + time);
     let tasks: Vec<_> = (0..CLIENTS)

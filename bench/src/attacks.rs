@@ -1,5 +1,5 @@
-//! What hostile clients and files cost: memory before authentication, service beside idle connections, disk taken by the
-//! worst small document, and one tenant's text beside another's hostile PDFs.
+//! The cost of hostile clients and files: memory before authentication, service beside idle connections, disk space of
+//! the worst small document, and one tenant's text beside hostile PDFs of another.
 
 use std::path::Path;
 use std::process::Command;
@@ -69,7 +69,7 @@ async fn http2_without_a_token() {
     say(timing.line("/healthz meanwhile"));
 }
 
-/// Each stream asks for the largest answer that anybody may have, and its window lets nothing of it come.
+/// Each stream requests the largest answer that needs no token, with a flow-control window of 0.
 async fn unread_answers() {
     let server = Server::start(None).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -88,29 +88,29 @@ async fn unread_answers() {
     let most = server.resident_kib();
     let answered = held.iter().filter(|answer| answer.is_ok()).count();
     say(format!(
-        "{answered} answers of HTTP/2 that nobody reads, without a token: {} MiB more than before ({} MiB)",
+        "{answered} unread answers of HTTP/2, without a token: {} MiB more than before ({} MiB)",
         most.saturating_sub(before) / 1_024,
         before / 1_024
     ));
 }
 
-/// The beginning of HTTP/2 with a window of 0, and `GET /healthz`.
-const ASKS_AND_DOES_NOT_READ: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
+/// An HTTP/2 preface with a window of 0, and `GET /healthz`.
+const REQUEST_WITHOUT_WINDOW: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
     \x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00\
     \x00\x00\x13\x01\x05\x00\x00\x00\x01\x82\x86\x44\x08/healthz\x41\x05wharf";
 
-/// All places are taken by connections that ask and read nothing.
+/// All connection slots are in use by clients that send a request and read nothing.
 async fn connections_that_do_not_read() {
     let server = Server::start(None).await;
-    let held = hold(&server, 100, ASKS_AND_DOES_NOT_READ).await;
-    // Until then each could be a client that is only slow.
+    let held = open_connections(&server, 100, REQUEST_WITHOUT_WINDOW).await;
+    // The server treats them as slow clients until then.
     tokio::time::sleep(Duration::from_secs(6)).await;
     let what = format!("{} connections of 100 addresses that read no answer", held.len());
     new_clients(&server, &what).await;
 }
 
-/// So many connections from so many addresses, each with its first bytes.
-async fn hold(server: &Server, addresses: usize, first: &[u8]) -> Vec<TcpStream> {
+/// Opens the connections from this number of addresses, and sends `first` on each.
+async fn open_connections(server: &Server, addresses: usize, first: &[u8]) -> Vec<TcpStream> {
     let target = server.url.trim_start_matches("http://").parse().expect("an address");
     let mut held: Vec<TcpStream> = Vec::new();
     for n in 0..IDLE {
@@ -126,7 +126,7 @@ async fn hold(server: &Server, addresses: usize, first: &[u8]) -> Vec<TcpStream>
     held
 }
 
-/// How others are served meanwhile.
+/// The time of new clients during the attack.
 async fn new_clients(server: &Server, what: &str) {
     let (mut timing, mut failed) = (Timing::default(), 0);
     for _ in 0..100 {
@@ -144,14 +144,14 @@ async fn idle_connections() {
     for (addresses, what) in [(1, "one address"), (100, "100 addresses")] {
         let server = Server::start(None).await;
         let started = Instant::now();
-        let held = hold(&server, addresses, b"P").await;
+        let held = open_connections(&server, addresses, b"P").await;
         let took = started.elapsed().as_secs_f64();
         let what = format!("{} connections of one byte from {what}, opened in {took:.1} s", held.len());
         new_clients(&server, &what).await;
     }
 }
 
-/// A book whose spine names one chapter a thousand times, and the chapter is a megabyte of one word.
+/// An EPUB whose spine names one chapter a thousand times. The chapter is half a megabyte of one word.
 const BOOK: &str = r#"
 import sys, zipfile
 book = zipfile.ZipFile(sys.argv[1], "w", zipfile.ZIP_DEFLATED)
@@ -159,7 +159,7 @@ book.writestr("mimetype", "application/epub+zip", zipfile.ZIP_STORED)
 book.writestr("META-INF/container.xml", '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles><rootfile full-path="p" media-type="application/oebps-package+xml"/></rootfiles></container>')
 items = "".join(f'<item id="c{n}" href="c{n}" media-type="application/xhtml+xml"/>' for n in range(1))
 book.writestr("p", f'<package xmlns="http://www.idpf.org/2007/opf"><manifest>{items}</manifest><spine>' + '<itemref idref="c0"/>' * 1000 + '</spine></package>')
-book.writestr("c0", '<html xmlns="http://www.w3.org/1999/xhtml"><body><p>' + "ahoy " * 110000 + '</p></body></html>')
+book.writestr("c0", '<html xmlns="http://www.w3.org/1999/xhtml"><body><p>' + "word " * 110000 + '</p></body></html>')
 book.close()
 "#;
 
@@ -174,7 +174,7 @@ async fn small_document() {
     checkpoint(&data).await;
     let before = used(&data);
     put(&server, &server.token, &file);
-    let ended = until_over(&server, &server.token, "b.epub").await;
+    let ended = until_final(&server, &server.token, "b.epub").await;
     checkpoint(&data).await;
     say(format!(
         "a book of {size} bytes: {} (text truncated: {}), {} KiB more in the data dir",
@@ -201,7 +201,7 @@ async fn hostile_pdfs() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let started = Instant::now();
         put(&server, &tokens[1], &text);
-        until_over(&server, &tokens[1], "note.txt").await;
+        until_final(&server, &tokens[1], "note.txt").await;
         say(format!(
             "one text beside {hostile} hostile PDFs of another tenant: {:.2} s",
             started.elapsed().as_secs_f64()
@@ -209,14 +209,14 @@ async fn hostile_pdfs() {
     }
 }
 
-/// What is in the log of the database is in the database too, after this.
+/// Moves the write-ahead log into the database file, so that sizes can be compared.
 async fn checkpoint(data: &Path) {
     let options = SqliteConnectOptions::new().filename(data.join("wharfinger.db"));
     let mut connection = options.connect().await.expect("a connection");
     sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await.expect("done");
 }
 
-/// Bytes below a folder.
+/// The bytes of all files below a folder.
 fn used(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -228,8 +228,8 @@ fn used(folder: &Path) -> u64 {
         .sum()
 }
 
-/// The file of this name, once it is final.
-async fn until_over(server: &Server, token: &str, name: &str) -> Value {
+/// Waits until the file with this name is ready or failed, and returns it.
+async fn until_final(server: &Server, token: &str, name: &str) -> Value {
     let http = client();
     loop {
         let (list, _) = call(&http, token, Method::GET, format!("{}/api/v2/files", server.url), None).await;

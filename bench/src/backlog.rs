@@ -1,5 +1,5 @@
-//! Claims of a stage with a backlog of one tenant: what a claim costs with 1,000 to a million files waiting, and how long
-//! another tenant's single file and its init take beside them.
+//! Claims of a stage beside a backlog of one tenant: the time of a claim with 1,000 to a million waiting files, and the
+//! time until another tenant's single file is claimed.
 
 use std::time::{Duration, Instant};
 
@@ -85,7 +85,7 @@ async fn measure(name: &str, url: CatalogUrl, files: usize) {
     while catalog.rank_due(Stage::Scan, NOW).await.expect("ranked") > 0 {}
     let ranking = started.elapsed();
     if let CatalogUrl::Postgres(url) = &url {
-        // As autovacuum does within a minute: all of them have just left one index for another.
+        // Autovacuum does this within a minute. All rows have just moved from one index to another.
         let mut connection = PgConnection::connect(url).await.expect("a connection");
         sqlx::raw_sql("VACUUM").execute(&mut connection).await.expect("done");
     }
@@ -104,7 +104,7 @@ async fn measure(name: &str, url: CatalogUrl, files: usize) {
     let mut behind = 0;
     while !claimed(&catalog).await.iter().any(|held| held.file.tenant.as_str() == "single") {
         behind += PER_CLAIM;
-        assert!(behind < files, "it waits behind all of them");
+        assert!(behind < files, "the file waits behind the whole backlog");
     }
     let waited = started.elapsed();
     times.sort();
@@ -120,7 +120,7 @@ async fn measure(name: &str, url: CatalogUrl, files: usize) {
     catalog.close().await;
 }
 
-/// As many ids as there are to be files, in a table of their own.
+/// The statement that creates a table with one id for each file.
 fn seed(url: &CatalogUrl, files: usize) -> Vec<String> {
     let rows = match url {
         CatalogUrl::Sqlite(_) => format!(
@@ -134,7 +134,7 @@ fn seed(url: &CatalogUrl, files: usize) -> Vec<String> {
     vec![format!("CREATE TABLE seed AS {rows}")]
 }
 
-/// All in one transaction.
+/// Runs all statements in one transaction.
 async fn execute(url: &CatalogUrl, statements: &[String]) {
     let text = format!("BEGIN; {}; COMMIT", statements.join("; ")).replace("{now}", &NOW.to_string());
     let text = AssertSqlSafe(text);

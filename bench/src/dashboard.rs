@@ -1,5 +1,5 @@
-//! The dashboard's figures of a user with a thousand, a hundred thousand and a million files: worked out every time and kept,
-//! by HTTP, next to a call that asks nobody anything.
+//! The dashboard's figures of a user with a thousand, a hundred thousand and a million files, over HTTP: calculated
+//! every time, and cached. Beside it a call that reads no backend.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -17,8 +17,8 @@ const SIZES: [usize; 3] = [1_000, 100_000, 1_000_000];
 const CALLS: usize = 2_000;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Of each hundred files 88 are ready, over two days; 4 have failed, 2 are quarantined, 4 wait, and 2 are
-/// not confirmed. A hundred are overdue, if there are so many files. Another tenant has a tenth as many.
+/// Of each hundred files, 88 are ready (over two days), 4 failed, 2 quarantined, 4 waiting and 2 not confirmed. A
+/// hundred are overdue, if there are that many files. Another tenant has a tenth as many.
 const SEED: [&str; 5] = [
     "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, charged_bytes, \
      retry_count, error, etag, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, ready_at, failed_at, stages, \
@@ -62,7 +62,7 @@ pub(crate) async fn run() {
     measure("PostgreSQL, Redis", &on_postgres).await;
 }
 
-/// A catalog with so many files of one user. It has one store, whichever server comes.
+/// A catalog with this number of files of one user. All servers on it use the same store.
 struct Setup {
     files: usize,
     database: String,
@@ -87,9 +87,9 @@ impl Setup {
     }
 }
 
-/// All sizes at once, a call to each in turn: what else the machine does meets all of them.
+/// Calls all sizes in turn, so that other load on the machine affects all of them.
 async fn measure(name: &str, setups: &[Setup]) {
-    for (how, ttl) in [("worked out", "0"), ("kept", "300")] {
+    for (how, ttl) in [("calculated", "0"), ("cached", "300")] {
         let mut of_users = Vec::new();
         let mut of_operators = Vec::new();
         for setup in setups {
@@ -123,7 +123,7 @@ async fn time(callers: &[(Arc<Server>, String)], path: &str, calls: usize) -> Ve
             assert!(answer.status().is_success(), "{path}: {}", answer.status());
             let text = answer.text().await.expect("text");
             assert!(!text.is_empty());
-            // The first are for connections, plans and page caches.
+            // The first calls only warm up connections, query plans and page caches.
             if call >= calls / 10 {
                 timing.add(started.elapsed());
             }
@@ -140,19 +140,19 @@ fn now() -> u128 {
 async fn fill(url: &CatalogUrl, files: usize) {
     catalog::fresh(url.clone()).await.close().await;
     let all = files + files / 10;
-    let fate = "CASE WHEN n % 100 < 88 THEN 'ready' WHEN n % 100 < 92 THEN 'failed' WHEN n % 100 < 94 THEN 'quarantined' \
+    let status = "CASE WHEN n % 100 < 88 THEN 'ready' WHEN n % 100 < 92 THEN 'failed' WHEN n % 100 < 94 THEN 'quarantined' \
                 WHEN n % 100 < 98 THEN 'queued' ELSE 'registered' END AS status";
-    let rest = format!(
-        "CASE WHEN n <= {files} THEN 't0' ELSE 't1' END AS tenant, {fate}, \
+    let columns = format!(
+        "CASE WHEN n <= {files} THEN 't0' ELSE 't1' END AS tenant, {status}, \
          {{now}} - 1 - (CAST(n AS BIGINT) * 7919) % 172800000 AS at"
     );
     let seed = match url {
         CatalogUrl::Sqlite(_) => format!(
             "CREATE TABLE seed AS WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {all}) \
-             SELECT n, printf('018f4e6e-7f3a-7000-8000-%012x', n) AS id, {rest} FROM numbers"
+             SELECT n, printf('018f4e6e-7f3a-7000-8000-%012x', n) AS id, {columns} FROM numbers"
         ),
         CatalogUrl::Postgres(_) => format!(
-            "CREATE TABLE seed AS SELECT n, '018f4e6e-7f3a-7000-8000-' || lpad(to_hex(n), 12, '0') AS id, {rest} \
+            "CREATE TABLE seed AS SELECT n, '018f4e6e-7f3a-7000-8000-' || lpad(to_hex(n), 12, '0') AS id, {columns} \
              FROM generate_series(1, {all}) AS n"
         ),
     };
@@ -164,12 +164,12 @@ async fn fill(url: &CatalogUrl, files: usize) {
             let options = SqliteConnectOptions::new().filename(path).journal_mode(SqliteJournalMode::Wal);
             let mut connection = options.connect().await.expect("a connection");
             sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut connection).await.expect("seeded");
-            sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await.expect("settled");
+            sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await.expect("done");
         }
         CatalogUrl::Postgres(url) => {
             let mut connection = PgConnection::connect(url).await.expect("a connection");
             sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut connection).await.expect("seeded");
-            sqlx::raw_sql("VACUUM ANALYZE").execute(&mut connection).await.expect("settled");
+            sqlx::raw_sql("VACUUM ANALYZE").execute(&mut connection).await.expect("done");
         }
     }
 }

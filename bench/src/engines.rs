@@ -1,5 +1,5 @@
-//! The engines of many processes: what Redis counts a second next to the same script by `redis-benchmark`, inits by Redis
-//! and by the database under one hot tenant and under a thousand, and whole uploads on PostgreSQL, Redis and S3.
+//! Quotas by Redis and by the database: reservations a second beside `redis-benchmark` with the same script, inits of
+//! one hot tenant and of a thousand tenants, and whole uploads on PostgreSQL, Redis and S3.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ const RUN: Duration = Duration::from_secs(8);
 const CLIENTS: usize = 64;
 const RESERVATIONS: usize = 100_000;
 const LIMIT: u64 = 1 << 60;
-/// In turn, because the machine is not the same from one minute to the next.
+/// Several rounds in turn, because the speed of the machine changes within minutes.
 const ROUNDS: usize = 3;
 
 pub(crate) async fn run() {
@@ -83,7 +83,7 @@ fn redis_benchmark(redis: &Redis, tenant: &TenantId) -> f64 {
         .unwrap_or_else(|| panic!("{text}"))
 }
 
-/// The row alone, as an engine by itself would count: the same test in an UPDATE of its own transaction.
+/// Only the row: the same check as an UPDATE in a separate transaction.
 fn rows() {
     say(format!("== the same as an UPDATE of a tenant's row by pgbench, {CLIENTS} clients"));
     let server = postgres::shared();
@@ -137,7 +137,7 @@ async fn inits(redis: &Redis) {
 async fn init_only(server: &Server, tokens: Vec<String>) -> (f64, Timing) {
     let http = client();
     let tokens = Arc::new(tokens);
-    // Each tenant's first upload makes its row, and lets Redis count it; that is not what is measured.
+    // The first upload of each tenant creates its row and its count in Redis. It is not measured.
     for token in tokens.iter() {
         let body = json!({ "fileName": "x", "size": 4 });
         call(&http, token, Method::POST, format!("{}/api/v2/files/init", server.url), Some(body)).await;

@@ -1,4 +1,4 @@
-//! Time from start to ready, and what an idle server holds in memory.
+//! The time from start to ready, and the memory and processor time of an idle server.
 
 use std::time::Duration;
 

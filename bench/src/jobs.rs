@@ -1,4 +1,4 @@
-//! No-op jobs: enqueued, claimed in batches and completed in batches, next to a bare loop with the same SQL.
+//! No-op jobs: enqueued, claimed and completed in batches, beside a bare loop with the same SQL.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ async fn measure(name: &str, url: CatalogUrl) {
     say(format!("{name}: enqueued {:>6.0} jobs/s, {ENQUEUE} in a transaction", rate(JOBS, enqueued)));
 }
 
-/// Until nothing is left.
+/// Claims and completes jobs until none is left.
 async fn drain(catalog: &Catalog) -> Duration {
     let started = Instant::now();
     let tasks: Vec<_> = (0..WORKERS)

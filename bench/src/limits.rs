@@ -1,4 +1,4 @@
-//! What the databases can do without us: the same statements, by `pgbench` and by a bare loop.
+//! The limits of the databases: the same statements without our program, by `pgbench` and by a bare loop.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::catalog;
 use crate::server::base;
 use crate::timing::{rate, say};
 
-/// What init, confirm and delete say to the catalog; `$1` is the file's id.
+/// The statements of init, confirm and delete. `$1` is the file's id.
 const INIT: [&str; 6] = [
     "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, \
      charged_bytes, retry_count, url_dead_at, next_check_at, created_at, updated_at) \
@@ -65,7 +65,7 @@ const DELETE: [&str; 8] = [
 const QUOTA: &str = "INSERT INTO quotas (tenant_id, used_bytes) VALUES ('t', 0)";
 const RUN: Duration = Duration::from_secs(6);
 
-async fn make_schema(url: CatalogUrl) {
+async fn create_schema(url: CatalogUrl) {
     let catalog = catalog::fresh(url).await;
     catalog.close().await;
 }
@@ -81,12 +81,12 @@ async fn bare_sqlite(path: &std::path::Path) -> SqliteConnection {
         .expect("the file opens")
 }
 
-/// One connection, one statement after the other; `per_commit` verbs share an fsync.
+/// One connection, one statement after the other. `per_commit` verbs share one fsync.
 pub(crate) async fn sqlite() {
     for per_commit in [1, 64] {
         let folder = tempfile::tempdir_in(base()).expect("a folder");
         let path = folder.path().join("limit.db");
-        make_schema(CatalogUrl::Sqlite(path.clone())).await;
+        create_schema(CatalogUrl::Sqlite(path.clone())).await;
         let mut connection = bare_sqlite(&path).await;
         connection.execute(QUOTA).await.expect("a quota");
         let (started, mut pairs) = (Instant::now(), 0);
@@ -117,7 +117,7 @@ pub(crate) async fn sqlite() {
 
 pub(crate) async fn postgres(server: &Postgres) {
     let url = server.create_database();
-    make_schema(CatalogUrl::Postgres(url.clone())).await;
+    create_schema(CatalogUrl::Postgres(url.clone())).await;
     server.psql(&url, QUOTA).expect("a quota");
     let mut script = String::from("\\set n random(1, 9000000000000000)\n");
     for verb in [&INIT[..], &CONFIRM[..], &DELETE[..]] {
@@ -169,7 +169,7 @@ fn claim_sql(count: usize, lock: &str) -> String {
 pub(crate) async fn sqlite_jobs(jobs: usize, batch: usize) {
     let folder = tempfile::tempdir_in(base()).expect("a folder");
     let path = folder.path().join("limit.db");
-    make_schema(CatalogUrl::Sqlite(path.clone())).await;
+    create_schema(CatalogUrl::Sqlite(path.clone())).await;
     let mut connection = bare_sqlite(&path).await;
     connection.execute("BEGIN IMMEDIATE").await.expect("begin");
     for n in 0..jobs {
@@ -190,7 +190,7 @@ pub(crate) async fn sqlite_jobs(jobs: usize, batch: usize) {
 }
 
 pub(crate) async fn postgres_jobs(url: &str, jobs: usize, batch: usize) {
-    make_schema(CatalogUrl::Postgres(url.to_owned())).await;
+    create_schema(CatalogUrl::Postgres(url.to_owned())).await;
     let pool = PgPoolOptions::new().max_connections(8).connect(url).await.expect("a pool");
     let fill = format!(
         "INSERT INTO jobs (id, queue, tenant_id, state, run_at, attempts, max_attempts, lease_token, created_at, \

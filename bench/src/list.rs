@@ -1,4 +1,4 @@
-//! A million objects on local disk, listed in the order of their keys, next to a bare walk that keeps no order.
+//! A listing of a million objects on local disk in key order, beside a bare unordered walk.
 
 use std::path::Path;
 use std::time::Instant;

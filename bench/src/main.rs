@@ -1,5 +1,5 @@
-//! `cargo run --release -p wharfinger-bench -- <uploads|jobs|backlog|idle|list|neighbours|attacks|s3|put|engines|pipeline|stages|search|orphans|reconcile|stuck|abandoned|events|spool|outage|dashboard>`: each prints its figures next to a limit
-//! that was measured in the same run, because this kind of machine is noisy and only ratios travel.
+//! `cargo run --release -p wharfinger-bench -- NAME`: each measurement prints its figures beside a limit from the same
+//! run, because such machines are noisy and only ratios can be compared.
 
 mod abandoned;
 mod attacks;

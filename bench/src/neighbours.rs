@@ -1,5 +1,5 @@
-//! What one tenant's trouble costs another: objects that the store refuses, a hundred searches at once, and a migration of
-//! large tables. Each is measured with and without the trouble in the same run.
+//! The effect of one tenant's problem on another tenant: objects that the store refuses, a hundred searches at once,
+//! and a migration of large tables. Each is measured with and without the problem in one run.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -42,7 +42,7 @@ fn token(server: &Server, tenant: usize) -> String {
     server.tokens(tenant + 1, 1).pop().expect("a token")
 }
 
-/// Init, bytes and confirm; answers the id.
+/// Init, bytes and confirm. Returns the file's id.
 async fn upload(server: &Server, token: &str, tenant: usize) -> String {
     let http = client();
     let body = json!({ "fileName": "x.txt", "size": 5 });
@@ -51,7 +51,7 @@ async fn upload(server: &Server, token: &str, tenant: usize) -> String {
     let id = grant["fileId"].as_str().expect("an id").to_owned();
     let folder = server.blob_dir().join(format!("uploads/t{tenant}/u0"));
     std::fs::create_dir_all(&folder).expect("the user's folder");
-    std::fs::write(folder.join(&id), b"cargo").expect("its bytes");
+    std::fs::write(folder.join(&id), b"hello").expect("its bytes");
     let url = format!("{}/api/v2/files/{id}/confirm", server.url);
     call(&http, token, Method::POST, url, Some(json!({}))).await;
     id
@@ -82,7 +82,7 @@ async fn refused() {
             let id = upload(&server, &bad, 0).await;
             let path = server.blob_dir().join("uploads/t0/u0").join(id);
             std::fs::remove_file(&path).expect("removed");
-            std::os::unix::fs::symlink(&path, &path).expect("a link to itself, which cannot be read");
+            std::os::unix::fs::symlink(&path, &path).expect("a link to itself");
         }
         drop(server);
         let server = Server::start_with(None, &[data, stages]).await;
@@ -112,7 +112,7 @@ async fn searches() {
     write_text(&file, TEXT_BYTES);
     let (searcher, other) = (token(&server, 0), token(&server, 1));
     put(&server, &searcher, &file);
-    until_none_waits(&server, &searcher).await;
+    until_all_ready(&server, &searcher).await;
     for searches in [0, SEARCHES] {
         let searching: Vec<_> = (0..searches)
             .map(|_| {
@@ -132,24 +132,24 @@ async fn searches() {
             })
             .collect();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let (mut ready, mut whole) = (Timing::default(), Timing::default());
+        let (mut readyz, mut pipeline) = (Timing::default(), Timing::default());
         let until = Instant::now() + RUN;
         let http = client();
         while Instant::now() < until {
             let (_, took) = call(&http, &other, Method::GET, format!("{}/readyz", server.url), None).await;
-            ready.add(took);
+            readyz.add(took);
             let started = Instant::now();
             let id = upload(&server, &other, 1).await;
             until_ready(&server, &other, &id).await;
-            whole.add(started.elapsed());
+            pipeline.add(started.elapsed());
         }
         searching.iter().for_each(|task| task.abort());
         say(format!(
             "beside {searches} searches at once of another tenant ({} MiB of text):",
             TEXT_BYTES >> 20
         ));
-        say(ready.line("/readyz"));
-        say(whole.line("init to ready"));
+        say(readyz.line("/readyz"));
+        say(pipeline.line("init to ready"));
     }
 }
 
@@ -165,7 +165,7 @@ pub(crate) fn put(server: &Server, token: &str, file: &Path) {
     assert!(put.success());
 }
 
-async fn until_none_waits(server: &Server, token: &str) {
+async fn until_all_ready(server: &Server, token: &str) {
     let http = client();
     loop {
         let (list, _) = call(&http, token, Method::GET, format!("{}/api/v2/files", server.url), None).await;
@@ -177,13 +177,13 @@ async fn until_none_waits(server: &Server, token: &str) {
     }
 }
 
-/// Three indexes of a table of two million rows are missing; `migrate` builds them beside running traffic.
+/// `migrate` builds three missing indexes on a table of two million rows, beside running requests.
 async fn migration(database: Option<String>) {
     let name = if database.is_some() { "PostgreSQL" } else { "SQLite" };
     let server = Server::start(database.as_deref()).await;
     let sqlite = server.blob_dir().with_file_name("wharfinger.db");
     execute(database.as_deref(), &sqlite, &rows(database.is_some())).await;
-    traffic(&server, name, "before", None).await;
+    call_init(&server, name, "before", None).await;
     let drop = INDEXES.map(|index| format!("DROP INDEX {index}")).join("; ");
     execute(database.as_deref(), &sqlite, &drop).await;
     let mut migrating = Command::new(binary());
@@ -193,7 +193,7 @@ async fn migration(database: Option<String>) {
     }
     let started = Instant::now();
     let mut migrating = migrating.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
-    traffic(&server, name, "while three indexes are built", Some(&mut migrating)).await;
+    call_init(&server, name, "while three indexes are built", Some(&mut migrating)).await;
     let status = migrating.wait().expect("it ends");
     say(format!(
         "  migrate: {status}, {:.1} s for {} indexes of {ROWS} rows",
@@ -202,8 +202,8 @@ async fn migration(database: Option<String>) {
     ));
 }
 
-/// One client after the other call; until the time is over, or the process has ended.
-async fn traffic(server: &Server, name: &str, when: &str, mut process: Option<&mut std::process::Child>) {
+/// One client calls init until the time is over or the process has exited.
+async fn call_init(server: &Server, name: &str, when: &str, mut process: Option<&mut std::process::Child>) {
     let http = client();
     let (mut init, mut failed) = (Timing::default(), 0);
     let (mut longest, started) = (Duration::ZERO, Instant::now());

@@ -1,5 +1,5 @@
-//! The store compared with the catalog: next to a bare listing of the same store, and to a comparison that holds all
-//! keys in memory. One object in a hundred has no row.
+//! The store compared with the catalog, beside a bare listing of the same store and a comparison with all keys in
+//! memory. One object in a hundred has no row.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -21,9 +21,9 @@ const USERS: usize = 97;
 const ONE_ORPHAN_IN: usize = 100;
 
 pub(crate) async fn run() {
-    let asked: Vec<usize> = std::env::args().skip(2).filter_map(|size| size.parse().ok()).collect();
+    let sizes: Vec<usize> = std::env::args().skip(2).filter_map(|size| size.parse().ok()).collect();
     for postgres in [false, true] {
-        for objects in if asked.is_empty() { SIZES.to_vec() } else { asked.clone() } {
+        for objects in if sizes.is_empty() { SIZES.to_vec() } else { sizes.clone() } {
             measure(objects, postgres).await;
         }
     }
@@ -50,7 +50,7 @@ async fn measure(objects: usize, postgres: bool) {
         started.elapsed()
     })
     .await;
-    // Last: what it held is not given back to the system at once.
+    // Last, because its memory is not returned to the system at once.
     let (naive, naive_peak) = peak_of(in_memory(&app, &database)).await;
     let line = |name: &str, took: Duration, peak: u64| {
         format!(
@@ -95,7 +95,7 @@ fn fill_store(root: &Path, objects: usize) {
     }
 }
 
-/// A ready file and its object for all but one in a hundred.
+/// Rows of a ready file and its object, for all except one in a hundred.
 fn fill_catalog(database: &str) -> String {
     let (id, numbers) = match database.starts_with("sqlite") {
         true => (
@@ -131,9 +131,9 @@ async fn write(database: &str, statements: &str) {
     }
 }
 
-/// What a measurement answers, and the most memory that was resident while it ran, in KiB.
+/// Runs the measurement. Also returns the maximum resident size in KiB.
 async fn peak_of<T>(work: impl Future<Output = T>) -> (T, u64) {
-    // Begins to count anew.
+    // Resets the maximum.
     std::fs::write("/proc/self/clear_refs", "5").expect("Linux");
     let answer = work.await;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -148,7 +148,7 @@ async fn bare_listing(app: &App, objects: usize) -> Duration {
     started.elapsed()
 }
 
-/// What one would write first: both directions, and no checkpoint, no second look, no order.
+/// The simplest comparison: both directions, without checkpoints, second checks and order.
 async fn in_memory(app: &App, database: &str) -> Duration {
     const KEYS: &str = "SELECT key FROM objects";
     let started = Instant::now();

@@ -1,5 +1,4 @@
-//! No-op stages through the whole pipeline, next to the queues people use for this, on the same servers in the same run;
-//! then real bytes through each stage of a server.
+//! No-op stages through the whole pipeline, beside common job queues on the same servers in the same run.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -139,7 +138,7 @@ async fn confirm(catalog: &Catalog, files: &[file::File], plan: &PipelinePlan) {
     .await;
 }
 
-/// Until nothing is left.
+/// Claims and ends stages until none is left.
 async fn drain(catalog: &Catalog, plan: &PipelinePlan) -> Duration {
     let started = Instant::now();
     let tasks: Vec<_> = (0..WORKERS)
@@ -160,13 +159,13 @@ async fn drain(catalog: &Catalog, plan: &PipelinePlan) -> Duration {
                             plan: plan.clone(),
                             now: NOW,
                         };
-                        let held = catalog.claim_stage(claim).await.expect("a claim");
+                        let leased = catalog.claim_stage(claim).await.expect("a claim");
                         let outcome = || AttemptOutcome::Done(StageOutput::default());
-                        let ends: Vec<StageEnd> = held
+                        let ends: Vec<StageEnd> = leased
                             .iter()
-                            .map(|held| StageEnd {
-                                job: held.job.id,
-                                token: held.job.token,
+                            .map(|leased| StageEnd {
+                                job: leased.job.id,
+                                token: leased.job.token,
                                 outcome: outcome(),
                             })
                             .collect();
@@ -190,7 +189,7 @@ async fn drain(catalog: &Catalog, plan: &PipelinePlan) -> Duration {
     started.elapsed()
 }
 
-/// BullMQ, graphile-worker and pg-boss, as npm has them for the Node that is here.
+/// BullMQ, graphile-worker and pg-boss, in their npm versions for the installed Node.
 fn peers(redis: &str, postgres: &str) {
     let folder = base().join("peers");
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -200,7 +199,7 @@ fn peers(redis: &str, postgres: &str) {
         .args(["bullmq", "ioredis", "graphile-worker", "pg-boss", "pg"])
         .status();
     if !npm.is_ok_and(|status| status.success()) {
-        return say("the peers could not be installed");
+        return say("cannot install BullMQ, graphile-worker and pg-boss");
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/peers.mjs");
     let output = Command::new("node")

@@ -1,5 +1,5 @@
-//! `wharfinger reconcile` on S3 (a Ceph gateway in memory), with the list from a file, both databases and an inventory,
-//! and `rclone lsf | sort | comm`, each between two bare listings. One object in a hundred has no key.
+//! `wharfinger reconcile` on S3 (a Ceph gateway in memory) with the list from a file, both databases and an inventory,
+//! and `rclone lsf | sort | comm`. Each runs between two bare listings. One object in a hundred has no key.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,14 +19,14 @@ use crate::timing::{rate, say};
 const SIZES: [usize; 2] = [10_000, 1_000_000];
 const FOLDERS: usize = 97;
 const ONE_ORPHAN_IN: usize = 100;
-/// Keys without an object: few enough that all are looked for again.
+/// Keys without an object. Few enough that all of them are checked again.
 const MISSING: usize = 100;
 const ROUNDS: usize = 3;
 const PUTS_AT_ONCE: usize = 64;
 
 pub(crate) async fn run() {
-    let asked: Vec<usize> = std::env::args().skip(2).filter_map(|size| size.parse().ok()).collect();
-    for objects in if asked.is_empty() { SIZES.to_vec() } else { asked } {
+    let sizes: Vec<usize> = std::env::args().skip(2).filter_map(|size| size.parse().ok()).collect();
+    for objects in if sizes.is_empty() { SIZES.to_vec() } else { sizes } {
         measure(objects).await;
     }
 }
@@ -35,7 +35,7 @@ fn key(n: usize) -> String {
     format!("files/d{:02}/{n:09}.bin", n % FOLDERS)
 }
 
-/// The same in SQL.
+/// The expression for [`key`] in SQL.
 fn key_in_sql(is_sqlite: bool) -> String {
     match is_sqlite {
         true => format!("printf('files/d%02d/%09d.bin', i % {FOLDERS}, i)"),
@@ -77,7 +77,7 @@ async fn measure(objects: usize) {
     }
 }
 
-/// Next to the bare listings just before and just after: the machine is not as fast at all times.
+/// Prints a run beside the bare listings before and after it, because the speed of the machine changes.
 fn line(name: &str, objects: usize, took: Duration, peak_kib: Option<u64>, bare: [Duration; 2]) {
     let [before, after] = bare.map(|listing| listing.as_secs_f64());
     let peak = peak_kib.map_or_else(|| "       ".to_owned(), |kib| format!("{:>3} MiB", kib / 1024));
@@ -92,25 +92,25 @@ fn line(name: &str, objects: usize, took: Duration, peak_kib: Option<u64>, bare:
 async fn fill(bare: &Client, bucket: &str, objects: usize) {
     let started = Instant::now();
     let puts = (0..objects).map(|n| {
-        let put = bare.put_object().bucket(bucket).key(key(n)).body(ByteStream::from_static(b"cargo"));
+        let put = bare.put_object().bucket(bucket).key(key(n)).body(ByteStream::from_static(b"hello"));
         async move { put.send().await.expect("put") }
     });
     futures::stream::iter(puts).buffer_unordered(PUTS_AT_ONCE).for_each(|_| std::future::ready(())).await;
-    // The youngest is older than the grace when the lists are made.
+    // When the lists are written, the youngest object must be older than the grace.
     tokio::time::sleep(Duration::from_secs(2)).await;
     say(format!("{objects} objects were put in {:.0} s", started.elapsed().as_secs_f64()));
 }
 
-/// The same list four times.
+/// The same list in four forms.
 async fn sources(folder: &Path, bucket: &str, objects: usize) -> Vec<(&'static str, Vec<String>)> {
     let known = || (0..objects + MISSING).filter(|n| *n >= objects || is_known(*n)).map(key);
-    // In the order of the numbers, which is not that of the keys.
+    // In the order of the numbers, which differs from the order of the keys.
     let list = folder.join("keys");
     let text: String = known().map(|key| format!("{key}\n")).collect();
     std::fs::write(&list, text).expect("a list");
     let manifest = inventory(folder, bucket, known());
 
-    let sqlite = folder.join("theirs.db");
+    let sqlite = folder.join("keys.db");
     let last = objects + MISSING - 1;
     let wanted = format!("i >= {objects} OR i % {ONE_ORPHAN_IN} <> 0");
     let connection = sqlx::SqliteConnection::connect(&format!("sqlite:{}?mode=rwc", sqlite.display()));
@@ -168,7 +168,7 @@ async fn list(bare: &Client, bucket: &str, objects: usize) -> Duration {
     started.elapsed()
 }
 
-/// How long it took, and the most that it held.
+/// Returns the duration, and the maximum resident size in KiB.
 fn reconcile(
     gateway: &Radosgw,
     bucket: &str,
@@ -215,7 +215,7 @@ fn rclone(gateway: &Radosgw, bucket: &str, folder: &Path, objects: usize) -> Opt
         gateway.secret_key()
     );
     Command::new("rclone").arg("version").stdout(Stdio::null()).status().ok()?;
-    // One recursive listing, as ours is: without it rclone lists each folder apart.
+    // --fast-list: one recursive listing, like ours. Otherwise rclone lists each folder separately.
     let script = "LC_ALL=C sort \"$2\" > \"$2.sorted\"; \
                   rclone lsf -R --files-only --fast-list \"$1\" | LC_ALL=C sort | LC_ALL=C comm -3 - \"$2.sorted\" | wc -l";
     let started = Instant::now();

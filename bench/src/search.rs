@@ -1,5 +1,5 @@
-//! Search over one owner's chunks by two servers on one database, one of which was started before pgvector came; next to
-//! the bare comparison in SQL.
+//! Search over one owner's chunks by two servers on one database. One was started before pgvector was installed, so it
+//! compares in its own process. Beside it the bare comparison in SQL.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,8 +21,8 @@ pub(crate) async fn run() {
     let postgres = harness::postgres::shared_with_pgvector();
     let url = postgres.create_database();
     let settings = [("PIPELINE_STAGES", "scan,extract,chunk,embed".to_owned())];
-    let here = Server::start_with(Some(&url), &settings).await;
-    let took = embed(&here).await;
+    let in_process = Server::start_with(Some(&url), &settings).await;
+    let took = embed(&in_process).await;
     let mut database = PgConnection::connect(&url).await.expect("a connection");
     let chunks: i64 =
         sqlx::query_scalar("SELECT COUNT(*) FROM chunks").fetch_one(&mut database).await.expect("a count");
@@ -33,40 +33,40 @@ pub(crate) async fn run() {
     say(format!("{chunks} vectors of {dimensions} dimensions, embedded in {:.1} s", took.as_secs_f64()));
 
     postgres.psql(&url, "CREATE EXTENSION vector").expect("pgvector");
-    let data = here.blob_dir().parent().expect("the folder of its data").display().to_string();
+    let data = in_process.blob_dir().parent().expect("the folder of its data").display().to_string();
     let [stages] = settings;
     let started = Instant::now();
-    let there = Server::start_with(Some(&url), &[stages, ("WHARFINGER_DATA_DIR", data)]).await;
-    let ready = there.ready_after;
+    let in_database = Server::start_with(Some(&url), &[stages, ("WHARFINGER_DATA_DIR", data)]).await;
+    let ready = in_database.ready_after;
     while sqlx::query_scalar::<_, i64>(NOT_COPIED).fetch_one(&mut database).await.expect("a count") > 0 {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     say(format!(
-        "pgvector comes: the next start is ready after {:.1} s, and all are copied after {:.1} s",
+        "pgvector installed: the next start is ready after {:.1} s, and all are copied after {:.1} s",
         ready.as_secs_f64(),
         started.elapsed().as_secs_f64()
     ));
     postgres.psql(&url, "VACUUM ANALYZE chunks").expect("analyzed");
 
-    let expected = hits(&here, QUERIES[0]).await;
-    assert_eq!(hits(&there, QUERIES[0]).await, expected, "both find the same");
+    let expected = hits(&in_process, QUERIES[0]).await;
+    assert_eq!(hits(&in_database, QUERIES[0]).await, expected, "both find the same");
     for round in 1..=ROUNDS {
-        let (in_process, in_database) = (searches(&here).await, searches(&there).await);
+        let (process_took, database_took) = (searches(&in_process).await, searches(&in_database).await);
         let bare = bare(&mut database).await;
         say(format!(
             "round {round}, p50 of {SEARCHES} searches: in the process {:.0} ms, in the database {:.0} ms, {:.1} times as \
              fast; the bare distances in SQL {:.0} ms",
-            ms(in_process),
-            ms(in_database),
-            ms(in_process) / ms(in_database),
+            ms(process_took),
+            ms(database_took),
+            ms(process_took) / ms(database_took),
             ms(bare)
         ));
     }
     let mib = |server: &Server| server.peak_kib() as f64 / 1024.0;
-    say(format!("the most that was resident: {:.0} MiB and {:.0} MiB", mib(&here), mib(&there)));
+    say(format!("maximum resident size: {:.0} MiB and {:.0} MiB", mib(&in_process), mib(&in_database)));
 }
 
-/// Puts a text and waits until it is ready; answers how long that took.
+/// Puts a text and waits until it is ready. Returns the duration.
 async fn embed(server: &Server) -> Duration {
     let folder = tempfile::tempdir_in(base()).expect("a folder");
     let file = folder.path().join("quota_context.txt");

@@ -1,4 +1,4 @@
-//! A server process of the release binary, on fresh env.
+//! A server process of the release binary, on a new data folder.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub(crate) struct Server {
     pub(crate) ready_after: Duration,
 }
 
-const SECRET: &str = "thirty-two bytes that guard nothing";
+const SECRET: &str = "thirty-two bytes that protect nothing";
 
 impl Server {
     pub(crate) async fn start(database_url: Option<&str>) -> Server {
@@ -33,7 +33,7 @@ impl Server {
             ("WHARFINGER_JWT_SECRET", SECRET.to_owned()),
             ("WHARFINGER_DATA_DIR", folder.path().join("data").display().to_string()),
             ("DEFAULT_TENANT_QUOTA_BYTES", "1TiB".to_owned()),
-            // What is measured is the upload, unless somebody says otherwise.
+            // No stages by default, because most measurements are about uploads.
             ("PIPELINE_STAGES", String::new()),
         ];
         common.extend(database_url.map(|url| ("WHARFINGER_DATABASE_URL", url.to_owned())));
@@ -63,7 +63,7 @@ impl Server {
         Server { child, _folder: folder, data, url, token, ready_after: started.elapsed() }
     }
 
-    /// Tokens of so many tenants with so many users each.
+    /// Tokens for this number of tenants, each with this number of users.
     pub(crate) fn tokens(&self, tenants: usize, users: usize) -> Vec<String> {
         let mint = |tenant: usize, user: usize| {
             let minted = Command::new(binary())
@@ -87,10 +87,10 @@ impl Server {
         of_name.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// How long it takes until a metric is so.
-    pub(crate) async fn until_metric(&self, name: &str, is_so: impl Fn(f64) -> bool) -> Duration {
+    /// Waits until the metric meets the condition. Returns the duration.
+    pub(crate) async fn until_metric(&self, name: &str, condition: impl Fn(f64) -> bool) -> Duration {
         let started = Instant::now();
-        while !is_so(self.metric(name).await) {
+        while !condition(self.metric(name).await) {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         started.elapsed()
@@ -104,12 +104,12 @@ impl Server {
         memory_kib(self.child.id(), "VmRSS:")
     }
 
-    /// The most it has held so far.
+    /// The maximum resident size so far.
     pub(crate) fn peak_kib(&self) -> u64 {
         memory_kib(self.child.id(), "VmHWM:")
     }
 
-    /// The most that its child processes of this moment have held.
+    /// The maximum resident size of its current child processes.
     pub(crate) fn children_peak_kib(&self) -> u64 {
         let path = format!("/proc/{0}/task/{0}/children", self.child.id());
         let tasks =
@@ -146,7 +146,7 @@ pub(crate) fn client() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().build().expect("a client")
 }
 
-/// On the disk that is measured, not on a memory file system.
+/// A folder on the measured disk, not in a memory file system.
 pub(crate) fn base() -> PathBuf {
     let base = binary().parent().map(PathBuf::from).unwrap_or_default().join("bench-data");
     std::fs::create_dir_all(&base).expect("a folder for data");
@@ -154,7 +154,7 @@ pub(crate) fn base() -> PathBuf {
 }
 
 pub(crate) fn binary() -> PathBuf {
-    let beside = std::env::current_exe().expect("our own path").with_file_name("wharfinger");
+    let beside = std::env::current_exe().expect("the path of this binary").with_file_name("wharfinger");
     assert!(beside.exists(), "build the release binary first: cargo build --release");
     beside
 }

@@ -1,4 +1,5 @@
-//! Real bytes through the stages of a server: how fast each is, and what the server and its children hold meanwhile.
+//! Real bytes through the stages of a server: the speed of each stage, and the memory of the server and its child
+//! processes.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -30,11 +31,11 @@ pub(crate) fn write_text(path: &Path, bytes: u64) {
     while written < bytes {
         let text =
             format!("Line {line}: berth {} holds {} crates of coffee for overseas.\n", line % 97, line * 7);
-        file.write_all(text.as_bytes()).expect("room on the disk");
+        file.write_all(text.as_bytes()).expect("space on the disk");
         written += text.len() as u64;
         line += 1;
     }
-    file.flush().expect("room on the disk");
+    file.flush().expect("space on the disk");
 }
 
 async fn measure(file: &Path, mib: u64, stages: &str) {
@@ -87,7 +88,7 @@ async fn measure(file: &Path, mib: u64, stages: &str) {
     ));
 }
 
-/// Milliseconds of the day, of a time as the API writes it.
+/// The milliseconds since midnight of an API timestamp.
 fn ms(at: &Value) -> f64 {
     let text = at.as_str().unwrap_or_default();
     let clock = text.split('T').nth(1).unwrap_or_default().trim_end_matches('Z');

@@ -1,5 +1,6 @@
-//! The sweep for stuck files over a million rows: a backlog of files that only wait, then as many whose jobs are lost; next
-//! to the database doing the same by one statement each, in one transaction, without asking anything twice.
+//! The sweep for stuck files over a million rows: first a backlog of files that only wait, then the same files without
+//! jobs. Beside it the database does the same in one transaction, by one statement and by three, without a second
+//! check.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use crate::timing::{rate, say};
 const FILES: usize = 1_000_000;
 const NOW: i64 = 1_750_000_000_000;
 
-/// Of fifty tenants.
+/// Files of fifty tenants.
 const SEED: [&str; 3] = [
     "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, charged_bytes, \
      retry_count, etag, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, stages, stage) \
@@ -32,12 +33,12 @@ const SEED: [&str; 3] = [
      SELECT tenant_id, user_id, pipeline_status, 'scan', COUNT(*), COUNT(*) FROM files GROUP BY tenant_id, user_id, pipeline_status",
 ];
 
-/// One statement: how many overdue files have a job that waits.
-const BARE_SCAN: &str = "CREATE TABLE found AS SELECT COUNT(*) AS files, COUNT(jobs.id) AS sound FROM files \
+/// One statement: counts the overdue files that have a waiting job.
+const BARE_SCAN: &str = "CREATE TABLE found AS SELECT COUNT(*) AS files, COUNT(jobs.id) AS healthy FROM files \
      LEFT JOIN jobs ON jobs.file_id = files.id AND jobs.queue = 'file-scan' AND jobs.state = 'waiting' \
      WHERE pipeline_status = 'queued' AND next_check_at <= {now}";
 
-/// What a recovery writes, for all at once.
+/// The writes of a recovery, for all files at once.
 const BARE_RECOVERY: [&str; 3] = [
     "UPDATE files SET version = version + 1, retry_count = retry_count + 1, next_check_at = {now} + 1800000, \
      updated_at = {now} WHERE pipeline_status = 'queued' AND next_check_at <= {now} \
@@ -60,15 +61,15 @@ pub(crate) async fn run() {
 
 async fn measure(name: &str, url: CatalogUrl, bare_url: CatalogUrl, files: usize) {
     let bare = bare(&bare_url, files).await;
-    filled(&url, files).await;
+    fill(&url, files).await;
     let (app, _folder) = open(&url).await;
-    let idle = forget_peak();
+    let idle = reset_peak();
     let started = Instant::now();
     let outcome = stuck_files::run(&app.core, &SweepLease::unleased(&app.core)).await.expect("it runs");
     let took = started.elapsed();
     assert_eq!((outcome.total_stuck, outcome.waiting), (files as u64, files as u64));
     say(format!(
-        "{name}: {files} that only wait: looked through {:>7.0} files/s, nothing written; {} MiB at most, {idle} before; \
+        "{name}: {files} that only wait: checked {:>7.0} files/s, nothing written; {} MiB at most, {idle} before; \
          one statement {:>7.0} files/s",
         rate(files, took),
         peak_mib(),
@@ -86,14 +87,14 @@ async fn measure(name: &str, url: CatalogUrl, bare_url: CatalogUrl, files: usize
     ));
 
     execute(&url, &["DELETE FROM jobs".to_owned()]).await;
-    settle(&url).await;
-    let idle = forget_peak();
+    vacuum(&url).await;
+    let idle = reset_peak();
     let started = Instant::now();
     let outcome = stuck_files::run(&app.core, &SweepLease::unleased(&app.core)).await.expect("it runs");
     let took = started.elapsed();
     assert_eq!(outcome.re_enqueued, files as u64);
     say(format!(
-        "{name}: {files} without a job: begun anew {:>6.0} files/s; {} MiB at most, {idle} before; one transaction of three \
+        "{name}: {files} without a job: recovered {:>6.0} files/s; {} MiB at most, {idle} before; one transaction of three \
          statements {:>7.0} files/s",
         rate(files, took),
         peak_mib(),
@@ -106,14 +107,14 @@ struct Bare {
     recovery: Duration,
 }
 
-/// What the database takes by itself; it makes room for us after that.
+/// The time of the database alone. Drops its tables at the end.
 async fn bare(url: &CatalogUrl, files: usize) -> Bare {
-    filled(url, files).await;
+    fill(url, files).await;
     let started = Instant::now();
     execute(url, &[BARE_SCAN.to_owned()]).await;
     let scan = started.elapsed();
     execute(url, &["DELETE FROM jobs".to_owned()]).await;
-    settle(url).await;
+    vacuum(url).await;
     let started = Instant::now();
     execute(url, &BARE_RECOVERY.map(str::to_owned)).await;
     let recovery = started.elapsed();
@@ -122,16 +123,16 @@ async fn bare(url: &CatalogUrl, files: usize) -> Bare {
     Bare { scan, recovery }
 }
 
-/// A catalog with so many files that have waited for their scan since yesterday, each with its job.
-async fn filled(url: &CatalogUrl, files: usize) {
+/// Creates a catalog with this number of files, each with a job, that have waited for their scan since yesterday.
+async fn fill(url: &CatalogUrl, files: usize) {
     catalog::fresh(url.clone()).await.close().await;
     let mut statements = seed(url, files);
     statements.extend(SEED.iter().map(|sql| (*sql).to_owned()));
     execute(url, &statements).await;
-    settle(url).await;
+    vacuum(url).await;
 }
 
-/// As many ids as there are to be files, in a table of their own.
+/// The statement that creates a table with one id for each file.
 fn seed(url: &CatalogUrl, files: usize) -> Vec<String> {
     let rows = match url {
         CatalogUrl::Sqlite(_) => format!(
@@ -146,7 +147,7 @@ fn seed(url: &CatalogUrl, files: usize) -> Vec<String> {
     vec![format!("CREATE TABLE seed AS {rows}")]
 }
 
-/// All in one transaction.
+/// Runs all statements in one transaction.
 async fn execute(url: &CatalogUrl, statements: &[String]) {
     let text = format!("BEGIN; {}; COMMIT", statements.join("; ")).replace("{now}", &NOW.to_string());
     let text = AssertSqlSafe(text);
@@ -166,8 +167,8 @@ async fn execute(url: &CatalogUrl, statements: &[String]) {
     }
 }
 
-/// What a database would do by itself after so many changes.
-async fn settle(url: &CatalogUrl) {
+/// Autovacuum does this after so many changes.
+async fn vacuum(url: &CatalogUrl) {
     if let CatalogUrl::Postgres(url) = url {
         let mut connection = PgConnection::connect(url).await.expect("a connection");
         sqlx::raw_sql("VACUUM ANALYZE").execute(&mut connection).await.expect("done");
@@ -183,7 +184,7 @@ async fn open(url: &CatalogUrl) -> (App, TempDir) {
     let overrides = vec![
         ("WHARFINGER_DATA_DIR", folder.path().display().to_string()),
         ("WHARFINGER_DATABASE_URL", database),
-        ("WHARFINGER_JWT_SECRET", "thirty-two bytes that guard nothing".to_owned()),
+        ("WHARFINGER_JWT_SECRET", "thirty-two bytes that protect nothing".to_owned()),
     ];
     let values = Values::read(&Flags { config: None, overrides }).expect("known settings");
     let settings = Settings::from_values(&values).expect("possible settings");
@@ -192,9 +193,9 @@ async fn open(url: &CatalogUrl) -> (App, TempDir) {
     (app.expect("the app opens"), folder)
 }
 
-/// Begins to watch for the most memory that is held; answers how much there is now, in MiB.
-fn forget_peak() -> u64 {
-    std::fs::write("/proc/self/clear_refs", "5").expect("the peak can be forgotten");
+/// Resets the maximum resident size. Returns the current size in MiB.
+fn reset_peak() -> u64 {
+    std::fs::write("/proc/self/clear_refs", "5").expect("the maximum can be reset");
     peak_mib()
 }
 

@@ -1,4 +1,4 @@
-//! Latencies and rates as one line.
+//! Latencies and rates, printed as one line.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(crate) fn rate(count: usize, took: Duration) -> f64 {
     count as f64 / took.as_secs_f64()
 }
 
-/// All output of the measurements goes through here.
+/// Prints one line of a measurement.
 pub(crate) fn say(line: impl AsRef<str>) {
     println!("{}", line.as_ref());
 }

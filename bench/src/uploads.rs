@@ -1,5 +1,5 @@
-//! Init + confirm pairs and deletes over HTTP, on the embedded default and on PostgreSQL, next to the same SQL
-//! without us. The object is put in place by the client itself, as a direct upload to a store would.
+//! Init, confirm and delete over HTTP, on the embedded default and on PostgreSQL, beside the same SQL without our
+//! program. The client writes the object itself, as in a direct upload to a store.
 
 use std::time::{Duration, Instant};
 
@@ -91,7 +91,7 @@ async fn one(
     let (grant, took) = call(http, token, Method::POST, format!("{url}/api/v2/files/init"), Some(body)).await;
     timings.init.add(took);
     let id = grant["fileId"].as_str().expect("an id").to_owned();
-    // The reaper may prune the folder at any moment.
+    // The reaper may remove an empty folder at any time.
     while std::fs::write(folder.join(&id), b"data").is_err() {
         std::fs::create_dir_all(folder).expect("the user's folder");
     }

@@ -1,4 +1,4 @@
-//! The body of a request, in each encoding: nothing panics, and what is taken are lines of JSON within their limits.
+//! The body of a request, in each encoding. Nothing panics, and all accepted lines are JSON within the limits.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

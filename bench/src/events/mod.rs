@@ -1,5 +1,5 @@
-//! Events a second and CPU per million of them, by ack mode and events per request, next to a bare loop of writes with
-//! `fdatasync` and a bare loop of gzip over the same events.
+//! Events a second and processor time for a million events, by ack mode and events in a request. Beside it a bare loop
+//! of writes with `fdatasync`, and a bare loop of gzip over the same events.
 
 pub(crate) mod outage;
 pub(crate) mod spool;
@@ -18,7 +18,7 @@ use crate::timing::say;
 const RUN: Duration = Duration::from_secs(6);
 const CONNECTIONS: usize = 32;
 
-/// About 275 bytes, as the figures of others have it.
+/// About 255 bytes, similar to the events in published benchmarks.
 pub(crate) fn event(id: u64) -> String {
     format!(
         "{{\"id\":{id},\"type\":\"page.viewed\",\"at\":\"2026-11-15T10:{:02}:{:02}.{:03}Z\",\"session\":\"{:016x}\",\
@@ -49,7 +49,7 @@ pub(crate) fn request(server: &Server, body: &str) -> Vec<u8> {
     [head.as_bytes(), body.as_bytes()].concat()
 }
 
-/// One connection that is kept; answers the status.
+/// One persistent connection. `send` returns the status.
 pub(crate) struct Connection(BufReader<TcpStream>);
 
 impl Connection {

@@ -1,5 +1,5 @@
-//! Five million events while the store is away, then it comes back: every one of them is there once, and what clients and
-//! new batches feel of the recovery.
+//! Five million events while the store is down, and the recovery when it is back. Every event must be stored exactly
+//! once. A steady client measures the effect of the recovery.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ const EVENTS: u64 = 5_000_000;
 const PER_REQUEST: u64 = 1_000;
 const CONNECTIONS: u64 = 8;
 const STEADY: Duration = Duration::from_secs(15);
-/// Of the steady client, beside which the recovery runs.
+/// The events in each request of the steady client.
 const STEADY_EVENTS: u64 = 100;
 const STEADY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -52,7 +52,7 @@ pub(crate) async fn run() {
         ("AWS_REGION", gateway.region().to_owned()),
     ];
     let server = Arc::new(Server::start_with(None, &settings).await);
-    let mut next = steadily(&server, count, STEADY, "before").await;
+    let mut next = steady_client(&server, count, STEADY, "before").await;
 
     proxy.cut();
     let started = Instant::now();
@@ -78,10 +78,10 @@ pub(crate) async fn run() {
     for client in clients {
         client.join().expect("a client");
     }
-    let taken = started.elapsed();
+    let took = started.elapsed();
     say(format!(
-        "{count} events taken while the store was away: {:.0} events/s (made and sent by the same two cores), at most {} MiB",
-        count as f64 / taken.as_secs_f64(),
+        "{count} events accepted while the store was down: {:.0} events/s (created and sent by the same two cores), at most {} MiB",
+        count as f64 / took.as_secs_f64(),
         server.peak_kib() / 1_024
     ));
     server.until_metric("dlq_events_enqueued_total", |events| events >= count as f64).await;
@@ -99,20 +99,20 @@ pub(crate) async fn run() {
         })
     };
     while !is_done.load(Ordering::SeqCst) {
-        next = steadily(&server, next, STEADY.min(Duration::from_secs(5)), "while recovering").await;
+        next = steady_client(&server, next, STEADY.min(Duration::from_secs(5)), "while recovering").await;
     }
     let recovered = recovered.await.expect("recovered").as_secs_f64();
     say(format!(
         "{waiting} batches recovered in {recovered:.1} s beside a steady client: {:.0} events/s",
         count as f64 / recovered
     ));
-    next = steadily(&server, next, STEADY, "after").await;
+    next = steady_client(&server, next, STEADY, "after").await;
     server.until_metric("s3_events_stored_total", |stored| stored >= next as f64).await;
     check(&options, next).await;
 }
 
-/// One client that sends a little, all the while; answers the next id.
-async fn steadily(server: &Arc<Server>, first: u64, time: Duration, when: &str) -> u64 {
+/// One client that sends a few events at a constant rate. Returns the next id.
+async fn steady_client(server: &Arc<Server>, first: u64, time: Duration, when: &str) -> u64 {
     let (server, when) = (server.clone(), when.to_owned());
     let sending = tokio::task::spawn_blocking(move || {
         let mut connection = Connection::open(&server);
@@ -132,7 +132,7 @@ async fn steadily(server: &Arc<Server>, first: u64, time: Duration, when: &str) 
     sending.await.expect("a client")
 }
 
-/// Each id once.
+/// Checks that each id is stored exactly once.
 async fn check(options: &S3Options, count: u64) {
     let store = S3Store::connect(options).await.expect("the store");
     let mut seen = vec![0_u8; count as usize];
@@ -152,7 +152,7 @@ async fn check(options: &S3Options, count: u64) {
     }))
     .buffer_unordered(4);
     while let Some(gz) = bodies.next().await {
-        let text = inflate(Encoding::Gzip, &gz, usize::MAX, |_| true).expect("sound gzip");
+        let text = inflate(Encoding::Gzip, &gz, usize::MAX, |_| true).expect("valid gzip");
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let line = std::str::from_utf8(line).expect("text");
             let (_, rest) = line.split_once("\"body\":{\"id\":").expect("an id");

@@ -1,5 +1,5 @@
-//! Finding the oldest batch among a thousand, a hundred thousand and a million, start included, next to listing the folder
-//! and taking the least name.
+//! The start of a spool and the search for its oldest batch, with a thousand, a hundred thousand and a million batches.
+//! Beside it a listing of the folder that takes the smallest name.
 
 use std::path::Path;
 use std::time::Instant;
@@ -32,8 +32,8 @@ fn fill(folder: &Path, files: u64) {
     }
 }
 
-/// So that a start finds nothing in memory, as after a boot.
-fn forget_caches() -> bool {
+/// Drops the kernel's caches, as after a boot.
+fn drop_caches() -> bool {
     std::process::Command::new("sync").status().is_ok_and(|status| status.success())
         && std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok()
 }
@@ -53,7 +53,7 @@ fn measure(files: u64) {
     let folder = tempfile::tempdir_in(base()).expect("a folder");
     fill(folder.path(), files);
     let open = |what: &str| {
-        let cold = if forget_caches() { "cold" } else { "warm" };
+        let cold = if drop_caches() { "cold" } else { "warm" };
         let started = Instant::now();
         let spool = Spool::open(folder.path(), u64::MAX / 2).expect("a spool");
         say(format!("{files:>8} batches: start {what}, {cold}: {:>8.3} s", started.elapsed().as_secs_f64()));
@@ -74,7 +74,7 @@ fn measure(files: u64) {
     let listed = started.elapsed();
     assert_eq!(spool.oldest(0).map(|held| held.name), Some(found), "both find the same");
     say(format!(
-        "{files:>8} batches: pick, read and remove the oldest: {:>7.1} us; listing and taking the least, warm: {:>9.1} us; {} MiB",
+        "{files:>8} batches: pick, read and remove the oldest: {:>7.1} us; listing and taking the smallest, warm: {:>9.1} us; {} MiB",
         ours.as_secs_f64() * 1e6,
         listed.as_secs_f64() * 1e6,
         resident_kib() / 1_024,

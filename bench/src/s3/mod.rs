@@ -1,5 +1,5 @@
-//! On S3 (a Ceph gateway in memory): whole uploads next to what the bare client does for the same bytes, and the
-//! listing of 100,000 objects next to the bare client's.
+//! On S3 (a Ceph gateway in memory): whole uploads beside the calls of a bare client for the same bytes, and a listing
+//! of 100,000 objects beside that of the bare client.
 
 pub(crate) mod put;
 
@@ -26,14 +26,12 @@ const ROUNDS: usize = 3;
 pub(crate) async fn run() {
     let gateway = radosgw::shared();
     let bare = bare_client(gateway);
-    say(
-        "== init, PUT of 4 bytes by its signed URL, confirm; and what the bare client does for the same: PUT, HEAD",
-    );
+    say("== init, PUT of 4 bytes by its signed URL, confirm; beside it a bare client: PUT, HEAD");
     let bucket = gateway.create_bucket();
     let server = Server::start_with(None, &environment(gateway, &bucket)).await;
     for workers in WORKERS {
         ours(&server, workers).await;
-        theirs(&bare, &gateway.create_bucket(), workers).await;
+        bare_uploads(&bare, &gateway.create_bucket(), workers).await;
     }
     drop(server);
 
@@ -48,17 +46,17 @@ pub(crate) async fn run() {
         let ours = started.elapsed();
         let started = Instant::now();
         let mut pages = bare.list_objects_v2().bucket(&bucket).prefix("uploads/").into_paginator().send();
-        let mut theirs_count = 0;
+        let mut bare_count = 0;
         while let Some(page) = pages.next().await {
-            theirs_count += page.expect("a page").contents().len();
+            bare_count += page.expect("a page").contents().len();
         }
-        let theirs = started.elapsed();
-        assert_eq!((count, theirs_count), (OBJECTS, OBJECTS));
+        let bare_took = started.elapsed();
+        assert_eq!((count, bare_count), (OBJECTS, OBJECTS));
         say(format!(
             "ours {:>7.0}/s, the bare client {:>7.0}/s: {:.2}",
             rate(count, ours),
-            rate(count, theirs),
-            theirs.as_secs_f64() / ours.as_secs_f64()
+            rate(count, bare_took),
+            bare_took.as_secs_f64() / ours.as_secs_f64()
         ));
     }
 }
@@ -114,13 +112,13 @@ pub(crate) async fn ours(server: &Server, workers: usize) {
                     let init = format!("{url}/api/v2/files/init");
                     let (grant, took) = call(&http, &token, Method::POST, init, Some(body)).await;
                     timings[0].add(took);
-                    let begun = Instant::now();
+                    let put_started = Instant::now();
                     let mut put = http.put(grant["uploadUrl"].as_str().expect("a URL")).body("data");
                     for (name, value) in grant["headers"].as_object().into_iter().flatten() {
                         put = put.header(name, value.as_str().expect("text"));
                     }
                     assert!(put.send().await.expect("an answer").status().is_success());
-                    timings[1].add(begun.elapsed());
+                    timings[1].add(put_started.elapsed());
                     let id = grant["fileId"].as_str().expect("an id");
                     let confirm = format!("{url}/api/v2/files/{id}/confirm");
                     timings[2].add(call(&http, &token, Method::POST, confirm, Some(json!({}))).await.1);
@@ -150,7 +148,7 @@ pub(crate) async fn ours(server: &Server, workers: usize) {
     }
 }
 
-async fn theirs(bare: &Client, bucket: &str, workers: usize) {
+async fn bare_uploads(bare: &Client, bucket: &str, workers: usize) {
     let (until, started) = (Instant::now() + RUN, Instant::now());
     let tasks: Vec<_> = (0..workers)
         .map(|worker| {
@@ -161,7 +159,7 @@ async fn theirs(bare: &Client, bucket: &str, workers: usize) {
                     let key = format!("uploads/t/u/{worker}-{count}");
                     let body = aws_sdk_s3::primitives::ByteStream::from_static(b"data");
                     bare.put_object().bucket(&bucket).key(&key).body(body).send().await.expect("put");
-                    bare.head_object().bucket(&bucket).key(&key).send().await.expect("there");
+                    bare.head_object().bucket(&bucket).key(&key).send().await.expect("head");
                     count += 1;
                 }
                 count

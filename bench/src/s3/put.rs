@@ -1,5 +1,5 @@
-//! `wharfinger put` of one large file next to `rclone` and `aws s3 cp` to the same gateway, each to a fresh bucket,
-//! in turn. `put` also hashes the file before and has the server read and compare it after; they do not.
+//! `wharfinger put` of one large file beside `rclone` and `aws s3 cp` to the same gateway, in turn, each into an empty
+//! bucket. Only `put` hashes the file before the upload, and lets the server read and compare the object after it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -55,7 +55,7 @@ async fn put(gateway: &Radosgw, file: &Path) -> Duration {
     started.elapsed()
 }
 
-/// With as many parts at once, and of the same size.
+/// With the same number of parallel parts, and the same part size.
 fn rclone(gateway: &Radosgw, file: &Path) -> Option<Duration> {
     let bucket = gateway.create_bucket();
     let remote = format!(
@@ -65,7 +65,7 @@ fn rclone(gateway: &Radosgw, file: &Path) -> Option<Duration> {
         gateway.secret_key()
     );
     let flags = ["--s3-upload-concurrency", "4", "--s3-chunk-size", "16M", "--s3-no-check-bucket"];
-    // It refuses to start where this is set.
+    // rclone refuses to start if this is set.
     timed(Command::new("rclone").env_remove("AWS_CA_BUNDLE").arg("copyto").args(flags).arg(file).arg(remote))
 }
 
