@@ -1,4 +1,4 @@
-//! Batches that are cancelled or run out of time: what was confirmed stays, the rest goes, and its room with it.
+//! Batches that are cancelled or expire: confirmed files stay, the others are reclaimed and release their quota.
 
 use serde_json::{Value, json};
 use wharfinger::sweeps::{SweepLease, expired_batches};
@@ -8,14 +8,14 @@ use crate::oracle;
 use crate::test_app::{Client, Database, TestEnv, on_each_database};
 use crate::uploads::WINDOW_MS;
 
-/// What the owner was told, but for files that are ready.
-async fn told(me: &Client<'_>) -> Vec<Value> {
-    let told = me.get("/api/v2/notifications?limit=1000").await.expect(200);
-    let told = told["notifications"].as_array().expect("a list");
-    told.iter().filter(|notice| notice["kind"] != "file-ready").cloned().collect()
+/// The owner's notifications, without those about ready files.
+async fn notifications(me: &Client<'_>) -> Vec<Value> {
+    let answer = me.get("/api/v2/notifications?limit=1000").await.expect(200);
+    let all = answer["notifications"].as_array().expect("a list");
+    all.iter().filter(|notification| notification["kind"] != "file-ready").cloned().collect()
 }
 
-async fn a_cancelled_batch_keeps_what_was_confirmed(database: Database) {
+async fn a_cancelled_batch_keeps_its_confirmed_files(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -29,7 +29,7 @@ async fn a_cancelled_batch_keeps_what_was_confirmed(database: Database) {
         assert_eq!(cancelled["status"], "cancelled");
         assert_eq!(each(&cancelled, "uploadUrl"), [""; 3]);
     }
-    // At once, although nobody has looked at the files yet.
+    // This applies at once, although the files are not reclaimed yet.
     me.confirm(ids[1]).await.expect_problem(410, "gone");
     me.post(&format!("/api/v2/files/{}/url", ids[2]), json!({})).await.expect_problem(410, "gone");
     complete(&me, &batch).await.expect_problem(410, "gone");
@@ -42,7 +42,11 @@ async fn a_cancelled_batch_keeps_what_was_confirmed(database: Database) {
     let history = me.get(&format!("/api/v2/files/{}/history", ids[2])).await.expect(200);
     assert_eq!(history["events"][1]["reason"], "batch cancelled");
     assert_eq!(me.used().await, 1);
-    assert_eq!(told(&me).await, Vec::<Value>::new(), "who cancels knows");
+    assert_eq!(
+        notifications(&me).await,
+        Vec::<Value>::new(),
+        "the owner gets no notification about the own cancel"
+    );
     let seen = me.get(&path(&batch)).await.expect(200);
     assert_eq!(each(&seen, "status"), ["ready", "deleted", "deleted"]);
     oracle::all_is_healed(&env, &server).await;
@@ -52,7 +56,7 @@ async fn a_cancelled_batch_keeps_what_was_confirmed(database: Database) {
     cancel(&me, &done).await.expect_problem(409, "batch_closed");
 }
 
-async fn a_batch_whose_time_is_over_expires(database: Database) {
+async fn an_overdue_batch_expires_and_keeps_its_confirmed_files(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -65,7 +69,7 @@ async fn a_batch_whose_time_is_over_expires(database: Database) {
     me.confirm(ids[1]).await.expect(200);
     env.advance(DAY_MS - 1);
     server.settle().await;
-    assert_eq!(me.used().await, 31, "what is in an active batch is waited for");
+    assert_eq!(me.used().await, 31, "files of an active batch are not reclaimed");
     assert_eq!(me.get(&path(&batch)).await.expect(200)["status"], "active");
 
     env.advance(3_600_001);
@@ -85,11 +89,14 @@ async fn a_batch_whose_time_is_over_expires(database: Database) {
     assert_eq!(seen["status"], "expired");
     assert_eq!(each(&seen, "status"), ["ready", "ready", "deleted", "deleted", "deleted"]);
     assert_eq!(me.used().await, 3);
-    let told = told(&me).await;
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!((&told[0]["kind"], &told[0]["batchId"]), (&json!("batch-expired"), &batch["batchId"]));
+    let notifications = notifications(&me).await;
+    assert_eq!(notifications.len(), 1, "{notifications:?}");
     assert_eq!(
-        (&told[0]["data"]["confirmedFiles"], &told[0]["data"]["removedFiles"]),
+        (&notifications[0]["kind"], &notifications[0]["batchId"]),
+        (&json!("batch-expired"), &batch["batchId"])
+    );
+    assert_eq!(
+        (&notifications[0]["data"]["confirmedFiles"], &notifications[0]["data"]["removedFiles"]),
         (&json!(2), &json!(3))
     );
     me.confirm(ids[2]).await.expect_problem(410, "gone");
@@ -97,8 +104,8 @@ async fn a_batch_whose_time_is_over_expires(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-/// The delayed checks may come before the sweep does: the same ends, and the same is told.
-async fn checks_that_come_before_the_sweep_change_nothing(database: Database) {
+/// The delayed checks may run before the sweep.
+async fn delayed_checks_before_the_sweep_do_not_change_the_result(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -113,11 +120,11 @@ async fn checks_that_come_before_the_sweep_change_nothing(database: Database) {
         .expect("it runs");
     assert_eq!((outcome.expired_batches, outcome.deleted_files), (1, 2));
     server.settle().await;
-    assert_eq!(told(&me).await.len(), 1);
+    assert_eq!(notifications(&me).await.len(), 1);
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn urls_are_made_anew_while_the_batch_is_active(database: Database) {
+async fn upload_urls_are_reissued_while_the_batch_is_active(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -126,12 +133,12 @@ async fn urls_are_made_anew_while_the_batch_is_active(database: Database) {
     assert_eq!(each(&same, "expiresAt"), each(&batch, "expiresAt"), "more than half of the window is left");
     env.advance(2 * WINDOW_MS);
     server.settle().await;
-    assert_eq!(server.put_bytes(&batch["files"][0], b"abc").await.status, 403, "the URL is dead");
+    assert_eq!(server.put_bytes(&batch["files"][0], b"abc").await.status, 403, "the URL has expired");
     let fresh = me.get(&path(&batch)).await.expect(200);
     assert_eq!(each(&fresh, "status"), ["registered"; 2]);
     assert!(each(&fresh, "expiresAt")[0] > each(&batch, "expiresAt")[0]);
     fill(&server, &fresh["files"][0], 3).await;
-    // By itself, too: the look stays where the batch ends.
+    // A single URL can be reissued, too. The check of the file stays at the end of the batch.
     env.advance(2 * WINDOW_MS);
     let one =
         me.post(&format!("/api/v2/files/{}/url", each(&batch, "fileId")[1]), json!({})).await.expect(200);
@@ -146,11 +153,11 @@ async fn urls_are_made_anew_while_the_batch_is_active(database: Database) {
     env.advance(3 * DAY_MS);
     server.settle().await;
     assert_eq!(me.used().await, 7);
-    assert_eq!(told(&me).await, Vec::<Value>::new());
+    assert_eq!(notifications(&me).await, Vec::<Value>::new());
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_cancelled_batch_is_not_rescued_and_an_expired_one_is(database: Database) {
+async fn only_expired_batches_are_rescued_not_cancelled_ones(database: Database) {
     let env = TestEnv::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
     let server = env.start().await;
     let me = server.me();
@@ -169,9 +176,9 @@ async fn a_cancelled_batch_is_not_rescued_and_an_expired_one_is(database: Databa
 }
 
 on_each_database!(
-    a_cancelled_batch_keeps_what_was_confirmed,
-    a_batch_whose_time_is_over_expires,
-    checks_that_come_before_the_sweep_change_nothing,
-    urls_are_made_anew_while_the_batch_is_active,
-    a_cancelled_batch_is_not_rescued_and_an_expired_one_is,
+    a_cancelled_batch_keeps_its_confirmed_files,
+    an_overdue_batch_expires_and_keeps_its_confirmed_files,
+    delayed_checks_before_the_sweep_do_not_change_the_result,
+    upload_urls_are_reissued_while_the_batch_is_active,
+    only_expired_batches_are_rescued_not_cancelled_ones,
 );

@@ -1,4 +1,4 @@
-//! Wrong input is named by its place, and another's batch is absent.
+//! Errors name the invalid field, and the batches of other users do not exist for a caller.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn fields(problem: &Value) -> Vec<&str> {
     errors.iter().map(|error| error["field"].as_str().expect("a field")).collect()
 }
 
-async fn wrong_files_are_named_by_their_place(database: Database) {
+async fn errors_name_the_index_and_the_field_of_a_file(database: Database) {
     let env = TestEnv::with(database, &[("MAX_FILE_SIZE_BYTES", "1000")]);
     let server = env.start().await;
     let me = server.me();
@@ -45,7 +45,7 @@ async fn wrong_files_are_named_by_their_place(database: Database) {
     assert_eq!(fields(&problem).len(), 20);
     let large = me.post("/api/v2/batches", wanted(&[1, 1_001])).await.expect_problem(413, "too_large");
     assert_eq!(fields(&large), ["files[1].size"]);
-    // Without a token nothing of it is read.
+    // Without a token the body is not read.
     let body = json!({ "files": [{ "fileName": "a", "size": 1, "metadata": { "m": "x".repeat(100_000) } }] });
     let unknown = server.http.post(format!("{}/api/v2/batches", server.url)).json(&body).send().await;
     assert_eq!(unknown.expect("an answer").status(), 401);
@@ -57,28 +57,32 @@ async fn wrong_files_are_named_by_their_place(database: Database) {
     assert_eq!(me.used().await, 0);
 }
 
-async fn anothers_batch_is_absent(database: Database) {
+async fn the_batch_of_another_user_is_not_found(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
     let batch = open(&me, &[1]).await;
     let never = json!({ "batchId": "018f4e6e-7f3a-7000-8000-000000000001" });
-    for stranger in [server.as_user("t", "v", Role::User), server.as_user("other", "u", Role::Admin)] {
-        let of = async |batch: &Value| {
+    for other in [server.as_user("t", "v", Role::User), server.as_user("other", "u", Role::Admin)] {
+        let answers_for = async |batch: &Value| {
             let init = json!({ "fileName": "a", "size": 1, "batchId": batch["batchId"] });
             [
-                stranger.get(&path(batch)).await.expect_problem(404, "not_found"),
-                complete(&stranger, batch).await.expect_problem(404, "not_found"),
-                cancel(&stranger, batch).await.expect_problem(404, "not_found"),
-                stranger.post("/api/v2/files/init", init).await.expect_problem(404, "not_found"),
+                other.get(&path(batch)).await.expect_problem(404, "not_found"),
+                complete(&other, batch).await.expect_problem(404, "not_found"),
+                cancel(&other, batch).await.expect_problem(404, "not_found"),
+                other.post("/api/v2/files/init", init).await.expect_problem(404, "not_found"),
             ]
         };
-        assert_eq!(of(&batch).await, of(&never).await, "no word tells it from nothing");
+        assert_eq!(
+            answers_for(&batch).await,
+            answers_for(&never).await,
+            "the answers are equal for a missing batch"
+        );
     }
     me.get("/api/v2/batches/nonsense").await.expect_problem(404, "not_found");
     let worker = server.as_user("t", "u", Role::Worker);
     worker.send(worker.request(Method::GET, &path(&batch))).await.expect_problem(403, "forbidden");
-    // An admin sees what is its tenant's, and may call it off, but adds nothing of its own.
+    // An admin sees and cancels the batches of the tenant, but cannot add files to them.
     let admin = server.as_user("t", "boss", Role::Admin);
     assert_eq!(admin.get(&path(&batch)).await.expect(200)["status"], "active");
     let init = json!({ "fileName": "a", "size": 1, "batchId": batch["batchId"] });
@@ -89,4 +93,4 @@ async fn anothers_batch_is_absent(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-on_each_database!(wrong_files_are_named_by_their_place, anothers_batch_is_absent);
+on_each_database!(errors_name_the_index_and_the_field_of_a_file, the_batch_of_another_user_is_not_found);

@@ -1,4 +1,4 @@
-//! Opening, adding to and completing a batch.
+//! A batch is opened, gets more files, and is completed.
 
 use serde_json::json;
 
@@ -19,7 +19,7 @@ async fn a_batch_is_opened_filled_and_completed(database: Database) {
         assert_eq!(grant["batchId"], batch["batchId"]);
         fill(&server, grant, size).await;
     }
-    // One more, by init.
+    // `init` adds another file.
     let more = json!({ "fileName": "more", "size": 2, "batchId": batch["batchId"] });
     let more = me.post("/api/v2/files/init", more).await.expect(201);
     assert_eq!(more["batchId"], batch["batchId"]);
@@ -57,7 +57,7 @@ async fn a_batch_is_opened_filled_and_completed(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn all_of_a_batch_fit_or_none(database: Database) {
+async fn a_batch_is_refused_if_not_all_its_files_fit(database: Database) {
     let env = TestEnv::with(
         database,
         &[("DEFAULT_TENANT_QUOTA_BYTES", "100"), ("UNCONFIRMED_LIMIT_PERCENT", "90")],
@@ -69,8 +69,9 @@ async fn all_of_a_batch_fit_or_none(database: Database) {
         (&refused["used"], &refused["limit"], &refused["requested"]),
         (&json!(0), &json!(100), &json!(101))
     );
-    let held = me.post("/api/v2/batches", wanted(&[60, 31])).await.expect_problem(403, "unconfirmed_limit");
-    assert_eq!(held["requested"], 91);
+    let unconfirmed =
+        me.post("/api/v2/batches", wanted(&[60, 31])).await.expect_problem(403, "unconfirmed_limit");
+    assert_eq!(unconfirmed["requested"], 91);
     assert_eq!(me.used().await, 0);
     assert_eq!(env.scalar("SELECT COUNT(*) FROM upload_batches").await, 0);
     open(&me, &[60, 30]).await;
@@ -78,7 +79,7 @@ async fn all_of_a_batch_fit_or_none(database: Database) {
     oracle::catalog_is_sound(&server).await;
 }
 
-async fn one_key_opens_one_batch(database: Database) {
+async fn requests_with_one_key_open_one_batch(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -89,7 +90,7 @@ async fn one_key_opens_one_batch(database: Database) {
     assert_eq!(each(&first, "fileId"), each(&second, "fileId"), "in the same order");
     open_with_key(&me, "k", &wanted(&[3])).await.expect_problem(422, "idempotency_mismatch");
     assert_eq!(me.used().await, 7);
-    // What is confirmed is told as such, in its place.
+    // The repeated answer has the current status of each file, in the same order.
     fill(&server, &first["files"][0], 3).await;
     me.confirm(each(&first, "fileId")[0]).await.expect(200);
     let again = open_with_key(&me, "k", &body).await.expect(201);
@@ -104,7 +105,7 @@ async fn one_key_opens_one_batch(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_file_that_is_known_by_its_key_stays_in_its_batch(database: Database) {
+async fn a_repeated_key_returns_the_file_in_its_first_batch(database: Database) {
     let env = TestEnv::new(database);
     let server = env.start().await;
     let me = server.me();
@@ -117,7 +118,11 @@ async fn a_file_that_is_known_by_its_key_stays_in_its_batch(database: Database) 
     let second = init(&other).await.expect(201);
     assert_eq!((&first["fileId"], &second["batchId"]), (&second["fileId"], &one["batchId"]));
     complete(&me, &other).await.expect(200);
-    assert_eq!(init(&other).await.expect(201)["fileId"], first["fileId"], "also where nothing more is taken");
+    assert_eq!(
+        init(&other).await.expect(201)["fileId"],
+        first["fileId"],
+        "also if the other batch is completed"
+    );
     super::cancel(&me, &one).await.expect(200);
     init(&one).await.expect_problem(410, "gone");
 }
@@ -141,8 +146,8 @@ async fn ten_thousand_files_are_opened_by_one_call(database: Database) {
 
 on_each_database!(
     a_batch_is_opened_filled_and_completed,
-    all_of_a_batch_fit_or_none,
-    one_key_opens_one_batch,
-    a_file_that_is_known_by_its_key_stays_in_its_batch,
+    a_batch_is_refused_if_not_all_its_files_fit,
+    requests_with_one_key_open_one_batch,
+    a_repeated_key_returns_the_file_in_its_first_batch,
     ten_thousand_files_are_opened_by_one_call,
 );

@@ -1,4 +1,4 @@
-//! Batches of uploads, from opening to whatever end they come to.
+//! Batches of uploads, until they are completed, cancelled or expired.
 
 mod ending;
 mod input;
@@ -10,7 +10,7 @@ use crate::test_app::{Answer, Client, TestApp};
 
 pub const DAY_MS: i64 = 86_400_000;
 
-/// Files whose bytes are as many as these numbers say.
+/// The body of a request that opens a batch with files of these sizes.
 pub fn wanted(sizes: &[usize]) -> Value {
     let files: Vec<Value> = sizes
         .iter()
@@ -29,7 +29,7 @@ pub async fn open_with_key(me: &Client<'_>, key: &str, body: &Value) -> Answer {
     me.send(request.json(body)).await
 }
 
-/// Uploads a file of a batch that was announced with so many bytes.
+/// Uploads the bytes of a registered file of a batch.
 pub async fn fill(server: &TestApp, grant: &Value, size: usize) {
     server.put_bytes(grant, &vec![b'x'; size]).await.expect(200);
 }
@@ -46,7 +46,7 @@ pub async fn cancel(me: &Client<'_>, batch: &Value) -> Answer {
     me.post(&format!("{}/cancel", path(batch)), json!({})).await
 }
 
-/// One member of each file of an answer.
+/// One field of each file in an answer.
 pub fn each<'v>(answer: &'v Value, member: &str) -> Vec<&'v str> {
     let files = answer["files"].as_array().expect("files");
     files.iter().map(|file| file[member].as_str().unwrap_or_default()).collect()

@@ -1,4 +1,4 @@
-//! Every notice arrives, however long the receiver is away, and a file's notices one after the other.
+//! Every notification is delivered, even after a long outage of the receiver. The notifications of a file keep their order.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ async fn waiting(server: &TestApp) -> u64 {
     server.app.core.catalog.outbox_depth(Destination::Webhook).await.expect("counted").0
 }
 
-async fn what_owners_are_told_arrives_at_the_webhook(database: Database) {
+async fn every_notification_is_sent_to_the_webhook(database: Database) {
     let receiver = Receiver::start().await;
     let env = telling(database, &receiver.url);
     let server = env.start().await;
@@ -25,12 +25,12 @@ async fn what_owners_are_told_arrives_at_the_webhook(database: Database) {
     env.advance(2 * HOUR_MS);
     server.settle().await;
 
-    let told = me.get("/api/v2/notifications").await.expect(200);
-    let told = told["notifications"].as_array().expect("a list");
+    let notifications = me.get("/api/v2/notifications").await.expect(200);
+    let notifications = notifications["notifications"].as_array().expect("a list");
     let got = receiver.got();
-    assert_eq!((told.len(), got.len()), (3, 3));
-    for notification in told {
-        let got = got.iter().find(|got| got.id == notification["id"]).expect("by its id");
+    assert_eq!((notifications.len(), got.len()), (3, 3));
+    for notification in notifications {
+        let got = got.iter().find(|got| got.id == notification["id"]).expect("the same id");
         assert_eq!(got.body["type"], notification["kind"]);
         assert_eq!(got.body["timestamp"], notification["createdAt"]);
         let data = &got.body["data"];
@@ -43,7 +43,7 @@ async fn what_owners_are_told_arrives_at_the_webhook(database: Database) {
         assert_eq!((&data["tenant"], &data["user"]), (&json!("t"), &json!("u")));
         assert_eq!(got.header("content-type"), "application/json");
         let sent_at = (START + 2 * HOUR_MS) / 1_000;
-        assert_eq!(got.header("webhook-timestamp"), sent_at.to_string(), "of the attempt");
+        assert_eq!(got.header("webhook-timestamp"), sent_at.to_string(), "the time of the attempt");
     }
     let of = |kind: &str| got.iter().find(|got| got.kind() == kind).expect(kind).body["data"].clone();
     assert_eq!(of("file-ready")["fileId"], file.as_str());
@@ -55,10 +55,10 @@ async fn what_owners_are_told_arrives_at_the_webhook(database: Database) {
     assert_eq!(kinds, ["file-ready", "file-quarantined"]);
     assert_eq!(waiting(&server).await, 0);
     server.settle().await;
-    assert_eq!(receiver.got().len(), 3, "once");
+    assert_eq!(receiver.got().len(), 3, "no notification is sent twice");
 }
 
-async fn a_receiver_that_was_away_gets_everything_when_it_is_back(database: Database) {
+async fn a_failed_notification_is_sent_again_until_it_is_accepted(database: Database) {
     let receiver = Receiver::start().await;
     let env = telling(database, &receiver.url);
     let server = env.start().await;
@@ -66,28 +66,31 @@ async fn a_receiver_that_was_away_gets_everything_when_it_is_back(database: Data
     let file = server.me().upload("a", b"abc").await;
     for tries in 1..=6 {
         server.settle().await;
-        assert_eq!(receiver.got().len(), tries, "each time it is due");
+        assert_eq!(receiver.got().len(), tries, "it is sent when it is due");
         server.settle().await;
-        assert_eq!(receiver.got().len(), tries, "and not before");
+        assert_eq!(receiver.got().len(), tries, "it is not sent before it is due");
         env.advance(6 * HOUR_MS);
     }
     receiver.answers(|_| StatusCode::OK);
     server.settle().await;
     let got = receiver.got();
-    assert!(got.iter().all(|one| one.id == got[0].id && one.raw == got[0].raw), "the same each time");
+    assert!(
+        got.iter().all(|one| one.id == got[0].id && one.raw == got[0].raw),
+        "every attempt sends the same bytes"
+    );
     let times: Vec<i64> =
         got.iter().map(|one| one.header("webhook-timestamp").parse().expect("a time")).collect();
     assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
-    assert_eq!((receiver.taken().len(), got[0].file()), (1, file.as_str()));
+    assert_eq!((receiver.accepted().len(), got[0].file()), (1, file.as_str()));
     assert_eq!(waiting(&server).await, 0);
 }
 
-async fn nobody_who_answers_is_no_loss_either(database: Database) {
+async fn a_notification_waits_while_no_receiver_listens(database: Database) {
     let receiver = Receiver::start().await;
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let nowhere = format!("http://{}/", gone.local_addr().expect("bound"));
-    drop(gone);
-    let env = telling(database, &nowhere);
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let unused_url = format!("http://{}/", closed.local_addr().expect("bound"));
+    drop(closed);
+    let env = telling(database, &unused_url);
     let server = env.start().await;
     server.me().upload("a", b"abc").await;
     server.settle().await;
@@ -96,10 +99,10 @@ async fn nobody_who_answers_is_no_loss_either(database: Database) {
     let server = env.start_but("WEBHOOK_URL", &receiver.url).await;
     env.advance(MINUTE_MS);
     server.settle().await;
-    assert_eq!(receiver.taken().len(), 1);
+    assert_eq!(receiver.accepted().len(), 1);
 }
 
-async fn the_order_of_a_file_holds_while_its_first_fails_and_others_pass(database: Database) {
+async fn a_failed_notification_blocks_only_later_ones_of_the_same_file(database: Database) {
     let receiver = Receiver::start().await;
     let env = telling(database, &receiver.url);
     let server = env.start().await;
@@ -126,22 +129,22 @@ async fn the_order_of_a_file_holds_while_its_first_fails_and_others_pass(databas
     receiver.answers(|_| StatusCode::OK);
     env.advance(10 * MINUTE_MS);
     server.settle().await;
-    let told = [("file-ready", 503), ("file-ready", 503), ("file-ready", 200), ("file-quarantined", 200)];
-    assert_eq!(kinds(&stuck), told.map(|(kind, status)| (kind.to_owned(), status)));
+    let expected = [("file-ready", 503), ("file-ready", 503), ("file-ready", 200), ("file-quarantined", 200)];
+    assert_eq!(kinds(&stuck), expected.map(|(kind, status)| (kind.to_owned(), status)));
     assert_eq!(waiting(&server).await, 0);
 }
 
-/// What was sent and not written down is sent again, under the same id.
-async fn a_crash_after_sending_sends_twice_with_one_id(database: Database) {
+/// The crash is between the send and the update of the outbox.
+async fn a_notification_is_sent_again_with_its_id_after_a_crash(database: Database) {
     let receiver = Receiver::start().await;
     let env = telling(database, &receiver.url);
-    let calm = env.start().await;
-    calm.me().upload("a", b"abc").await;
-    calm.crash().await;
-    // At which call it dies: the first after which the receiver has the message and the line is there still.
+    let first = env.start().await;
+    first.me().upload("a", b"abc").await;
+    first.crash().await;
+    // Finds the first call after which the receiver has the message and the outbox still has the line.
     let mut n = 1;
     while receiver.got().is_empty() {
-        assert!(n < 100, "nothing is ever sent");
+        assert!(n < 100, "no notification is sent");
         let server = env.start_with(Faults::at(n, Fault::CrashAfter)).await;
         let stop = tokio_util::sync::CancellationToken::new();
         let _ = wharfinger::notify::relay(&server.app.notifier, &stop).await;
@@ -150,14 +153,14 @@ async fn a_crash_after_sending_sends_twice_with_one_id(database: Database) {
         n += 1;
     }
     let server = env.start().await;
-    assert_eq!(waiting(&server).await, 1, "nobody wrote down that it arrived");
+    assert_eq!(waiting(&server).await, 1, "the outbox still has the line");
     server.settle().await;
     assert_eq!((receiver.got().len(), receiver.distinct().len()), (2, 1));
     assert_eq!(waiting(&server).await, 0);
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_notice_is_given_up_after_three_days_and_the_next_goes(database: Database) {
+async fn a_notification_is_dropped_after_three_days_and_the_next_is_sent(database: Database) {
     let receiver = Receiver::start().await;
     let env = telling(database, &receiver.url);
     let server = env.start().await;
@@ -172,7 +175,7 @@ async fn a_notice_is_given_up_after_three_days_and_the_next_goes(database: Datab
         server.settle().await;
         env.advance(6 * HOUR_MS);
     }
-    assert_eq!(receiver.taken().len(), 0);
+    assert_eq!(receiver.accepted().len(), 0);
     let tries = receiver.got().len();
     server.settle().await;
     let got = receiver.got();
@@ -180,7 +183,7 @@ async fn a_notice_is_given_up_after_three_days_and_the_next_goes(database: Datab
     assert_eq!(waiting(&server).await, 0);
 }
 
-async fn a_receiver_that_is_busy_is_left_alone_as_long_as_it_asks(database: Database) {
+async fn a_receiver_gets_no_request_before_its_retry_after(database: Database) {
     let receiver = Receiver::start().await;
     let env = telling(database, &receiver.url);
     let server = env.start().await;
@@ -194,14 +197,14 @@ async fn a_receiver_that_is_busy_is_left_alone_as_long_as_it_asks(database: Data
     server.me().upload("b", b"abc").await;
     env.advance(9 * MINUTE_MS);
     server.settle().await;
-    assert_eq!(receiver.got().len(), 1, "neither that message nor another");
+    assert_eq!(receiver.got().len(), 1, "no message is sent before that time");
     env.advance(MINUTE_MS);
     server.settle().await;
-    assert_eq!(receiver.taken().len(), 2);
+    assert_eq!(receiver.accepted().len(), 2);
 }
 
-/// Without a webhook nothing is written, and what waited is nobody's any more.
-async fn where_nobody_is_told_nothing_waits(database: Database) {
+/// Without a webhook no line is written, and waiting lines are deleted.
+async fn the_outbox_is_empty_without_a_webhook(database: Database) {
     let receiver = Receiver::start().await;
     let env = telling(database, &receiver.url);
     let server = env.start().await;
@@ -216,7 +219,7 @@ async fn where_nobody_is_told_nothing_waits(database: Database) {
     assert_eq!(receiver.got().len(), 0);
 }
 
-async fn old_notices_are_forgotten(database: Database) {
+async fn old_notifications_are_deleted(database: Database) {
     let receiver = Receiver::start().await;
     let env = telling(database, &receiver.url);
     let server = env.start().await;
@@ -231,13 +234,13 @@ async fn old_notices_are_forgotten(database: Database) {
 }
 
 on_each_database!(
-    what_owners_are_told_arrives_at_the_webhook,
-    a_receiver_that_was_away_gets_everything_when_it_is_back,
-    nobody_who_answers_is_no_loss_either,
-    the_order_of_a_file_holds_while_its_first_fails_and_others_pass,
-    a_crash_after_sending_sends_twice_with_one_id,
-    a_notice_is_given_up_after_three_days_and_the_next_goes,
-    a_receiver_that_is_busy_is_left_alone_as_long_as_it_asks,
-    where_nobody_is_told_nothing_waits,
-    old_notices_are_forgotten,
+    every_notification_is_sent_to_the_webhook,
+    a_failed_notification_is_sent_again_until_it_is_accepted,
+    a_notification_waits_while_no_receiver_listens,
+    a_failed_notification_blocks_only_later_ones_of_the_same_file,
+    a_notification_is_sent_again_with_its_id_after_a_crash,
+    a_notification_is_dropped_after_three_days_and_the_next_is_sent,
+    a_receiver_gets_no_request_before_its_retry_after,
+    the_outbox_is_empty_without_a_webhook,
+    old_notifications_are_deleted,
 );

@@ -1,4 +1,4 @@
-//! A receiver that answers 410 Gone wants no more, until a person says otherwise.
+//! The answer 410 Gone disables the webhook until an operator enables it again.
 
 use axum::http::StatusCode;
 use wharfinger_catalog::Destination;
@@ -8,11 +8,11 @@ use super::{SECRET, telling};
 use crate::cli::program::Place;
 use crate::test_app::{Database, on_each_database};
 
-async fn a_receiver_that_is_gone_gets_nothing_more(database: Database) {
+async fn a_receiver_that_answers_410_gets_no_more_requests(database: Database) {
     let receiver = Receiver::start().await;
     let env = telling(database, &receiver.url);
     let server = env.start().await;
-    // Counted from here on.
+    // The metrics count from here on.
     wharfinger::telemetry::prometheus();
     receiver.answers(|_| StatusCode::GONE);
     server.me().upload("a", b"abc").await;
@@ -21,17 +21,21 @@ async fn a_receiver_that_is_gone_gets_nothing_more(database: Database) {
     receiver.answers(|_| StatusCode::OK);
     server.me().upload("b", b"abc").await;
     server.settle().await;
-    assert_eq!(receiver.got().len(), 1, "it was told so once");
+    assert_eq!(receiver.got().len(), 1, "no second request is sent");
     let waiting = server.app.core.catalog.outbox_depth(Destination::Webhook).await.expect("counted").0;
-    assert_eq!(waiting, 0, "what it would not take does not pile up");
-    let told = server.me().get("/api/v2/notifications").await.expect(200);
-    assert_eq!(told["notifications"].as_array().expect("a list").len(), 2, "the owner is told all the same");
+    assert_eq!(waiting, 0, "the outbox does not grow");
+    let notifications = server.me().get("/api/v2/notifications").await.expect(200);
+    assert_eq!(
+        notifications["notifications"].as_array().expect("a list").len(),
+        2,
+        "the API still shows both"
+    );
     let metrics = server.http.get(format!("{}/metrics", server.url)).send().await.expect("an answer");
     let metrics = metrics.text().await.expect("text");
     assert!(metrics.contains("notification_deliveries_total{destination=\"webhook\",outcome=\"dropped\"}"));
     assert!(metrics.contains("outbox_lines{destination=\"webhook\"}"), "{metrics}");
 
-    // The next server remembers; another URL begins anew.
+    // The webhook stays disabled after a restart. Another URL is enabled.
     server.crash().await;
     let server = env.start().await;
     server.me().upload("c", b"abc").await;
@@ -42,13 +46,13 @@ async fn a_receiver_that_is_gone_gets_nothing_more(database: Database) {
     let server = env.start_but("WEBHOOK_URL", &other.url).await;
     server.me().upload("d", b"abc").await;
     server.settle().await;
-    assert_eq!((receiver.got().len(), other.taken().len()), (1, 1));
+    assert_eq!((receiver.got().len(), other.accepted().len()), (1, 1));
 }
 
-on_each_database!(a_receiver_that_is_gone_gets_nothing_more);
+on_each_database!(a_receiver_that_answers_410_gets_no_more_requests);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn doctor_says_so_and_enables_it_again() {
+async fn doctor_reports_a_disabled_webhook_and_enables_it_again() {
     let receiver = Receiver::start().await;
     let place = Place::new();
     let environment = [
@@ -77,14 +81,17 @@ async fn doctor_says_so_and_enables_it_again() {
                 tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("it is told");
+        tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("a notification arrives");
     };
     upload("a", &served.url).await;
     until_got(1).await;
     assert!(served.terminate().success());
     let log = place.log();
     assert!(log.contains("410 Gone") && log.contains("--enable-webhook"), "{log}");
-    assert!(!log.contains("hush-hush") && !log.contains("MfKQ"), "neither the path nor the secret: {log}");
+    assert!(
+        !log.contains("hush-hush") && !log.contains("MfKQ"),
+        "the log has neither the path nor the secret: {log}"
+    );
 
     let ran = place.run_with(&environment, &["doctor"]).expect(1);
     assert!(ran.stdout.contains("FAIL webhook"), "{ran:?}");
@@ -92,12 +99,12 @@ async fn doctor_says_so_and_enables_it_again() {
     place.run_with(&environment, &["doctor", "--enable-webhook"]).expect(0);
     place.run_with(&environment, &["doctor"]).expect(0);
     place.run(&["doctor", "--enable-webhook"]).expect(1);
-    assert_eq!(receiver.got().len(), 1, "nobody was sent anything to find out");
+    assert_eq!(receiver.got().len(), 1, "doctor sends no request");
 
     receiver.answers(|_| StatusCode::OK);
     let served = place.serve(&environment);
     upload("b", &served.url).await;
     until_got(2).await;
     assert!(served.terminate().success());
-    assert_eq!(receiver.taken().len(), 1);
+    assert_eq!(receiver.accepted().len(), 1);
 }

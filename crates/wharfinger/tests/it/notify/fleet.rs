@@ -1,4 +1,4 @@
-//! Several processes on one PostgreSQL: each notice once while nothing fails, and a file's notices in order.
+//! Several processes share one PostgreSQL: without failures each notification is sent once, in order for each file.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const FILES: usize = 20;
 
 fn check(receiver: &Receiver) {
     let got = receiver.got();
-    assert_eq!((got.len(), receiver.distinct().len()), (2 * FILES, 2 * FILES), "each once");
+    assert_eq!((got.len(), receiver.distinct().len()), (2 * FILES, 2 * FILES), "each notification once");
     let mut kinds = BTreeMap::<&str, Vec<&str>>::new();
     for one in &got {
         kinds.entry(one.file()).or_default().push(one.kind());
@@ -25,7 +25,7 @@ fn check(receiver: &Receiver) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_processes_tell_everything_once_and_in_order() {
+async fn two_processes_send_every_notification_once_and_in_order() {
     let receiver = Receiver::start().await;
     let env = telling(Database::Postgres, &receiver.url);
     let (one, other) = (env.start().await, env.start().await);
@@ -39,17 +39,17 @@ async fn two_processes_tell_everything_once_and_in_order() {
         let app = if n % 2 == 0 { &one.app } else { &other.app };
         wharfinger::notify::relay(&app.notifier, &stop)
     });
-    for told in futures::future::join_all(relays).await {
-        told.expect("told");
+    for sent in futures::future::join_all(relays).await {
+        sent.expect("sent");
     }
-    // Whoever came last may have found a file's second notice behind its first, which another had.
+    // The second notification of a file may still wait: another relay had the first one at that moment.
     one.settle().await;
     check(&receiver);
 }
 
-/// The same with the loops, which look by themselves.
+/// The loops of the workers find the lines without a call.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_loops_of_workers_tell_what_an_api_process_writes() {
+async fn workers_send_the_notifications_of_an_api_process() {
     let receiver = Receiver::start().await;
     let env = telling(Database::Postgres, &receiver.url);
     let (one, other) = (env.start_as("worker").await, env.start_as("worker").await);
@@ -64,14 +64,14 @@ async fn the_loops_of_workers_tell_what_an_api_process_writes() {
         let file = me.upload(&format!("file {n}"), b"abc").await;
         quarantine(&env, &me, &file).await;
     }
-    // No further, or what one has in hand would look abandoned to the other.
+    // A longer time would end the leases of lines that are being sent.
     env.advance(6_000);
     let all = async {
         while receiver.got().len() < 2 * FILES {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("all is told");
+    tokio::time::timeout(std::time::Duration::from_secs(60), all).await.expect("all notifications arrive");
     for supervisor in loops {
         supervisor.stop().await;
     }

@@ -1,4 +1,4 @@
-//! What owners are told, told to the webhook and to Slack: signed, at least once, in order for each file.
+//! Notifications to the webhook and to Slack: signed, delivered at least once, in order for each file.
 
 mod delivery;
 mod disabled;
@@ -16,7 +16,7 @@ pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 3_600_000;
 
-/// A env whose servers tell this URL.
+/// An environment whose servers send notifications to this URL.
 pub fn telling(database: Database, url: &str) -> TestEnv {
     TestEnv::with(
         database,
@@ -24,7 +24,7 @@ pub fn telling(database: Database, url: &str) -> TestEnv {
     )
 }
 
-/// Changes the bytes of a ready file behind the server's back and lets it find out.
+/// Changes the bytes of a ready file in the store. The next download finds the change and quarantines the file.
 async fn quarantine(env: &TestEnv, me: &Client<'_>, file: &str) {
     let path = env.blob_dir().join("uploads/t/u").join(file);
     std::fs::write(&path, b"xyz").expect("the object");

@@ -1,4 +1,4 @@
-//! A real receiver of webhooks, which answers what the test says and keeps what it got.
+//! A webhook receiver. The test sets its answers, and it stores the requests.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -12,16 +12,16 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 #[derive(Clone, Debug)]
-pub struct Got {
+pub struct ReceivedRequest {
     pub id: String,
     pub headers: HeaderMap,
     pub raw: Bytes,
     pub body: Value,
-    /// What it was answered.
+    /// The status of the answer.
     pub status: u16,
 }
 
-impl Got {
+impl ReceivedRequest {
     pub fn kind(&self) -> &str {
         self.body["type"].as_str().expect("a type")
     }
@@ -35,11 +35,11 @@ impl Got {
     }
 }
 
-type Answer = dyn Fn(&Got) -> Response + Send + Sync;
+type Answer = dyn Fn(&ReceivedRequest) -> Response + Send + Sync;
 
 pub struct Receiver {
     pub url: String,
-    got: Arc<Mutex<Vec<Got>>>,
+    got: Arc<Mutex<Vec<ReceivedRequest>>>,
     answer: Arc<Mutex<Arc<Answer>>>,
     stop: CancellationToken,
 }
@@ -51,18 +51,18 @@ impl Drop for Receiver {
 }
 
 impl Receiver {
-    /// One that takes everything.
+    /// Starts a receiver that answers 200.
     pub async fn start() -> Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/hook/hush-hush", listener.local_addr().expect("bound"));
-        let got: Arc<Mutex<Vec<Got>>> = Arc::default();
-        let always: Arc<Answer> = Arc::new(|_: &Got| StatusCode::OK.into_response());
+        let got: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
+        let always: Arc<Answer> = Arc::new(|_: &ReceivedRequest| StatusCode::OK.into_response());
         let answer = Arc::new(Mutex::new(always));
         let stop = CancellationToken::new();
-        let (seen, says, stopped) = (got.clone(), answer.clone(), stop.clone());
+        let (seen, answers, stopped) = (got.clone(), answer.clone(), stop.clone());
         let hook = move |headers: HeaderMap, raw: Bytes| {
-            let (seen, says) = (seen.clone(), says.clone());
-            async move { receive(&seen, &says, headers, raw) }
+            let (seen, answers) = (seen.clone(), answers.clone());
+            async move { receive(&seen, &answers, headers, raw) }
         };
         let router = Router::new().fallback(hook);
         tokio::spawn(async move {
@@ -71,41 +71,46 @@ impl Receiver {
         Receiver { url, got, answer, stop }
     }
 
-    pub fn answers(&self, answer: impl Fn(&Got) -> StatusCode + Send + Sync + 'static) {
+    pub fn answers(&self, answer: impl Fn(&ReceivedRequest) -> StatusCode + Send + Sync + 'static) {
         self.answers_in_full(move |got| answer(got).into_response());
     }
 
-    pub fn answers_in_full(&self, answer: impl Fn(&Got) -> Response + Send + Sync + 'static) {
-        *self.answer.lock().expect("unharmed") = Arc::new(answer);
+    pub fn answers_in_full(&self, answer: impl Fn(&ReceivedRequest) -> Response + Send + Sync + 'static) {
+        *self.answer.lock().expect("not poisoned") = Arc::new(answer);
     }
 
-    /// Everything, in the order of its arrival.
-    pub fn got(&self) -> Vec<Got> {
-        self.got.lock().expect("unharmed").clone()
+    /// All requests in the order of their arrival.
+    pub fn got(&self) -> Vec<ReceivedRequest> {
+        self.got.lock().expect("not poisoned").clone()
     }
 
-    /// What it took.
-    pub fn taken(&self) -> Vec<Got> {
+    /// The requests that were answered with 200.
+    pub fn accepted(&self) -> Vec<ReceivedRequest> {
         self.got().into_iter().filter(|got| got.status == 200).collect()
     }
 
     pub fn distinct(&self) -> BTreeSet<String> {
-        self.taken().into_iter().map(|got| got.id).collect()
+        self.accepted().into_iter().map(|got| got.id).collect()
     }
 }
 
-fn receive(seen: &Mutex<Vec<Got>>, says: &Mutex<Arc<Answer>>, headers: HeaderMap, raw: Bytes) -> Response {
+fn receive(
+    seen: &Mutex<Vec<ReceivedRequest>>,
+    answers: &Mutex<Arc<Answer>>,
+    headers: HeaderMap,
+    raw: Bytes,
+) -> Response {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let mut got = Got {
+    let mut got = ReceivedRequest {
         id: text("webhook-id").unwrap_or_default(),
         body: serde_json::from_slice(&raw).expect("JSON"),
         headers,
         raw,
         status: 0,
     };
-    let says = says.lock().expect("unharmed").clone();
-    let answer = says(&got);
+    let answer = answers.lock().expect("not poisoned").clone();
+    let answer = answer(&got);
     got.status = answer.status().as_u16();
-    seen.lock().expect("unharmed").push(got);
+    seen.lock().expect("not poisoned").push(got);
     answer
 }

@@ -1,4 +1,4 @@
-//! What stops the start, and what is never sent to.
+//! Webhook URLs that stop the start, and addresses to which no notification is sent.
 
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse as _;
@@ -10,7 +10,7 @@ use crate::cli::program::Place;
 use crate::test_app::{Database, TestEnv};
 
 #[test]
-fn a_webhook_that_cannot_be_stops_the_start_in_one_line() {
+fn an_invalid_webhook_stops_the_start_with_one_line() {
     let place = Place::new();
     let serve = |environment: &[(&str, &str)], named: &str| {
         let ran = place.run_with(environment, &["serve", "--listen", "127.0.0.1:0"]);
@@ -23,11 +23,11 @@ fn a_webhook_that_cannot_be_stops_the_start_in_one_line() {
     serve(&[("WEBHOOK_URL", "http://127.0.0.1:9/hush"), secret], "WEBHOOK_ALLOW_PRIVATE");
     serve(&[("WEBHOOK_URL", "http://2852039166/hush"), secret], "WEBHOOK_ALLOW_PRIVATE");
     serve(&[("SLACK_WEBHOOK_URL", "http://10.1.2.3/hush")], "WEBHOOK_ALLOW_PRIVATE");
-    assert!(!place.data().exists(), "nothing was made on the way");
+    assert!(!place.data().exists(), "no folder is created");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_leads_to_this_machine_is_not_sent_to() {
+async fn a_host_name_of_this_machine_gets_no_notification() {
     let receiver = Receiver::start().await;
     let url = receiver.url.replace("127.0.0.1", "localhost");
     let env = TestEnv::with(Database::Sqlite, &[("WEBHOOK_URL", url.as_str()), ("WEBHOOK_SECRET", SECRET)]);
@@ -41,7 +41,7 @@ async fn a_name_that_leads_to_this_machine_is_not_sent_to() {
     let server = env.start_but("WEBHOOK_ALLOW_PRIVATE", "true").await;
     env.advance(60_000);
     server.settle().await;
-    assert_eq!(receiver.taken().len(), 1);
+    assert_eq!(receiver.accepted().len(), 1);
 
     let place = Place::new();
     let environment = [("WEBHOOK_URL", url.as_str()), ("WEBHOOK_SECRET", SECRET)];
@@ -53,17 +53,17 @@ async fn a_name_that_leads_to_this_machine_is_not_sent_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redirect_is_a_failure() {
+async fn a_redirect_is_not_followed_and_counts_as_a_failure() {
     let (receiver, elsewhere) = (Receiver::start().await, Receiver::start().await);
     let env = telling(Database::Sqlite, &receiver.url);
     let server = env.start().await;
-    let to = elsewhere.url.clone();
+    let target = elsewhere.url.clone();
     receiver.answers_in_full(move |_| {
-        (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, to.clone())]).into_response()
+        (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, target.clone())]).into_response()
     });
     server.me().upload("a", b"abc").await;
     server.settle().await;
     assert_eq!((receiver.got().len(), elsewhere.got().len()), (1, 0));
     let waiting = server.app.core.catalog.outbox_depth(Destination::Webhook).await.expect("counted").0;
-    assert_eq!(waiting, 1, "it is tried again");
+    assert_eq!(waiting, 1, "the notification will be sent again");
 }

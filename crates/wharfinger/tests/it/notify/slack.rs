@@ -1,4 +1,4 @@
-//! Alerts to Slack: what operators should know, in few messages.
+//! Alerts to Slack: few messages for operators.
 
 use axum::http::StatusCode;
 use wharfinger_catalog::Destination;
@@ -22,27 +22,27 @@ async fn quarantined(env: &TestEnv, server: &TestApp, name: &str) -> String {
     file
 }
 
-async fn operators_hear_of_what_was_quarantined(database: Database) {
+async fn a_quarantined_file_is_alerted(database: Database) {
     let slack = Receiver::start().await;
     let env = alerting(database, &slack.url);
     let server = env.start().await;
     server.me().upload("fine", b"abc").await;
     server.settle().await;
-    assert_eq!(texts(&slack), Vec::<String>::new(), "what is well is no alert");
+    assert_eq!(texts(&slack), Vec::<String>::new(), "a ready file causes no alert");
     let file = quarantined(&env, &server, "<!channel> & co").await;
     server.settle().await;
-    let said = format!(
+    let expected = format!(
         "Wharfinger: &lt;!channel&gt; &amp; co of tenant t was quarantined: object changed after it was confirmed \
          (file {file})"
     );
-    assert_eq!(texts(&slack), [said]);
+    assert_eq!(texts(&slack), [expected]);
     assert!(!texts(&slack)[0].contains("sig="));
     assert_eq!(slack.got()[0].body["unfurl_links"], false);
     let waiting = server.app.core.catalog.outbox_depth(Destination::Slack).await.expect("counted").0;
     assert_eq!(waiting, 0);
 }
 
-async fn a_flood_is_one_message(database: Database) {
+async fn many_alerts_are_combined_into_one_message(database: Database) {
     let slack = Receiver::start().await;
     let env = alerting(database, &slack.url);
     let server = env.start().await;
@@ -61,7 +61,7 @@ async fn a_flood_is_one_message(database: Database) {
     assert!(texts[1].ends_with("… and 15 more"), "{}", texts[1]);
 }
 
-async fn alerts_that_did_not_arrive_are_sent_again(database: Database) {
+async fn failed_alerts_are_sent_again(database: Database) {
     let slack = Receiver::start().await;
     let env = alerting(database, &slack.url);
     let server = env.start().await;
@@ -75,37 +75,37 @@ async fn alerts_that_did_not_arrive_are_sent_again(database: Database) {
     env.advance(60_000);
     server.settle().await;
     let texts = texts(&slack);
-    assert_eq!((texts.len(), slack.taken().len()), (2, 1));
+    assert_eq!((texts.len(), slack.accepted().len()), (2, 1));
     assert_eq!(texts[0], texts[1]);
 }
 
-async fn operators_hear_once_of_deletes_that_are_given_up(database: Database) {
+async fn one_message_lists_all_deletes_that_failed_too_often(database: Database) {
     let slack = Receiver::start().await;
     let env = alerting(database, &slack.url).also(&[("CLEANUP_MAX_ATTEMPTS", "2")]);
     let server = env.start().await;
     let me = server.me();
     for name in ["a", "b"] {
         let file = me.upload(name, b"abc").await;
-        // A folder with something in it is refused by whoever is asked to remove a file.
+        // The store cannot delete this object, because a folder that is not empty has its name.
         let object = env.blob_dir().join(format!("uploads/t/u/{file}"));
         std::fs::remove_file(&object).expect("the object was there");
-        std::fs::create_dir(&object).expect("a folder in its place");
-        std::fs::write(object.join("in the way"), b"x").expect("a file in the folder");
+        std::fs::create_dir(&object).expect("a folder with the name of the object");
+        std::fs::write(object.join("obstacle"), b"x").expect("a file in the folder");
         me.delete(&format!("/api/v2/files/{file}")).await.expect(204);
     }
     server.settle().await;
-    assert_eq!(texts(&slack), Vec::<String>::new(), "it is tried again");
+    assert_eq!(texts(&slack), Vec::<String>::new(), "the delete is tried again first");
     for _ in 0..3 {
         env.advance(86_400_000);
         server.settle().await;
     }
-    let [said] = &texts(&slack)[..] else { panic!("{:?}", texts(&slack)) };
-    assert!(said.contains("refused too often: 2.") && said.contains("uploads/t/u/"), "{said}");
+    let [text] = &texts(&slack)[..] else { panic!("{:?}", texts(&slack)) };
+    assert!(text.contains("refused too often: 2.") && text.contains("uploads/t/u/"), "{text}");
 }
 
 on_each_database!(
-    operators_hear_of_what_was_quarantined,
-    operators_hear_once_of_deletes_that_are_given_up,
-    a_flood_is_one_message,
-    alerts_that_did_not_arrive_are_sent_again,
+    a_quarantined_file_is_alerted,
+    one_message_lists_all_deletes_that_failed_too_often,
+    many_alerts_are_combined_into_one_message,
+    failed_alerts_are_sent_again,
 );

@@ -1,4 +1,4 @@
-//! The examples of the documentation, run as they stand there: they accept what was sent and nothing else.
+//! Runs the verification examples of the documentation: they accept sent messages and reject all others.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ fn example(language: &str) -> &'static str {
     block.split("```").next().expect("its end")
 }
 
-/// What the example says of each case, in a program of its own.
+/// Runs an example as a separate program, and returns its verdict for each case.
 fn verdicts(command: &[&str], program: &str, cases: &Value) -> Vec<bool> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("example");
@@ -29,17 +29,17 @@ fn verdicts(command: &[&str], program: &str, cases: &Value) -> Vec<bool> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("it runs");
+        .expect("the example starts");
     let mut input = child.stdin.take().expect("an input");
     input.write_all(cases.to_string().as_bytes()).expect("written");
     drop(input);
-    let output = child.wait_with_output().expect("it ends");
+    let output = child.wait_with_output().expect("the example ends");
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).expect("a list of verdicts")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn receivers_verify_by_the_examples() {
+async fn the_documented_examples_verify_webhooks() {
     let receiver = Receiver::start().await;
     let rotated = format!("whsec_{} {SECRET}", "Ab12".repeat(8));
     let settings = [
@@ -47,13 +47,13 @@ async fn receivers_verify_by_the_examples() {
         ("WEBHOOK_SECRET", rotated.as_str()),
         ("WEBHOOK_ALLOW_PRIVATE", "true"),
     ];
-    // The examples look at their machine's clock.
+    // The examples read the clock of the machine.
     let env = TestEnv::in_real_time(Database::Sqlite, &settings);
     let server = env.start().await;
     server.me().upload("größe.txt", b"abc").await;
     server.settle().await;
     let [got] = &receiver.got()[..] else { panic!("one message") };
-    let right = json!({
+    let valid = json!({
         "secret": SECRET,
         "headers": {
             "webhook-id": got.header("webhook-id"),
@@ -63,17 +63,17 @@ async fn receivers_verify_by_the_examples() {
         "body": String::from_utf8(got.raw.to_vec()).expect("text"),
     });
     let with = |path: &str, value: String| {
-        let mut case = right.clone();
+        let mut case = valid.clone();
         *case.pointer_mut(path).expect("a member") = value.into();
         case
     };
     let sent_at: i64 = got.header("webhook-timestamp").parse().expect("a time");
     let signatures = got.header("webhook-signature");
     let cases = json!([
-        right,
-        with("/secret", rotated.split(' ').next().expect("the new one").to_owned()),
+        valid,
+        with("/secret", rotated.split(' ').next().expect("the new secret").to_owned()),
         with("/secret", format!("whsec_{}", "A".repeat(32))),
-        with("/body", right["body"].as_str().expect("text").replace("abc", "abd") + " "),
+        with("/body", valid["body"].as_str().expect("text").replace("abc", "abd") + " "),
         with("/headers/webhook-id", "another".into()),
         with("/headers/webhook-timestamp", (sent_at + 1).to_string()),
         with("/headers/webhook-timestamp", (sent_at - 3_600).to_string()),
