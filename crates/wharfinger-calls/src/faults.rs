@@ -1,5 +1,5 @@
 //! Fault injection for tests. Calls that leave the process go through [`Faults::around`], which counts them.
-//! A plan says which call goes wrong, and how. Without a plan it costs one comparison.
+//! A plan says which call fails, and how. Without a plan it costs one comparison.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore};
 
-/// How the chosen call goes wrong.
+/// How the chosen call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The call is not made. Later calls work.
@@ -101,7 +101,7 @@ struct Plan {
 #[derive(Debug)]
 struct Outcome {
     fault: Fault,
-    /// The first call that went wrong.
+    /// The first call that failed because of the plan.
     hit: Option<&'static str>,
     /// The type of the last catalog write that started.
     write: Option<&'static str>,
@@ -145,7 +145,7 @@ impl Faults {
         Faults(None)
     }
 
-    /// Call number `at`, counted from 1, goes wrong.
+    /// Call number `at`, counted from 1, fails.
     pub fn at(at: u64, fault: Fault) -> Faults {
         Faults::planned(Trigger::Nth(AtomicU64::new(at)), fault)
     }
@@ -242,7 +242,7 @@ impl Faults {
         }
     }
 
-    /// The first call that went wrong.
+    /// The first call that failed because of the plan.
     pub fn hit(&self) -> Option<&'static str> {
         self.0.as_ref().and_then(|plan| plan.outcome().hit)
     }

@@ -72,8 +72,8 @@ export async function findFile(token, name) {
 }
 
 /** A token for another user, created by the program's own command. */
-export function mint(tenant, user, role, life) {
-  const command = ["token", "--tenant", tenant, "--user", user, "--role", role, "--expires", life];
+export function mint(tenant, user, role, lifetime) {
+  const command = ["token", "--tenant", tenant, "--user", user, "--role", role, "--expires", lifetime];
   return execFileSync(PROGRAM, command, { cwd: PLACE, env: {}, encoding: "utf8" }).trim();
 }
 

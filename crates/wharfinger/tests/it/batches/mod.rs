@@ -1,8 +1,8 @@
 //! Batches of uploads, until they are completed, cancelled or expired.
 
-mod ending;
+mod cancel_and_expire;
+mod complete;
 mod input;
-mod life;
 
 use serde_json::{Value, json};
 

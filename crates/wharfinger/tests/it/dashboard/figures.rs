@@ -68,10 +68,10 @@ async fn figures_follow_every_file(database: Database) {
     for _ in 0..4 {
         jobs.push(leased(&server, "scan").await);
     }
-    let hand = worker(&server).await;
+    let client = worker(&server).await;
     let end = async |(job, token): &(String, Value), how: &str, mut body: Value| {
         body["leaseToken"] = token.clone();
-        hand.post(&format!("/api/v2/workers/jobs/{job}/{how}"), body).await.expect(200);
+        client.post(&format!("/api/v2/workers/jobs/{job}/{how}"), body).await.expect(200);
     };
     end(&jobs[0], "complete", json!({ "output": { "verdict": "clean" } })).await;
     end(&jobs[1], "fail", json!({ "error": "file is damaged", "retryable": false })).await;
@@ -145,8 +145,8 @@ async fn users_see_only_their_own_figures(database: Database) {
             let path = format!("/api/v2/uploads/{path}?tenant=s");
             of("t", "ann", role).get(&path).await.expect_problem(403, "forbidden");
         }
-        let hand = of("t", "w", Role::Worker);
-        hand.get(&format!("/api/v2/uploads/{path}")).await.expect_problem(403, "forbidden");
+        let worker = of("t", "w", Role::Worker);
+        worker.get(&format!("/api/v2/uploads/{path}")).await.expect_problem(403, "forbidden");
     }
     for path in ["/api/v2/dlq", "/api/v1/maintenance/cleanup/status", "/api/v1/maintenance/cleanup/pending"] {
         of("t", "ann", Role::Admin).get(&format!("{path}?tenant=s")).await.expect_problem(403, "forbidden");

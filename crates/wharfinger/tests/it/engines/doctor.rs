@@ -72,7 +72,11 @@ fn a_redis_user_without_rights_stops_the_start() {
     assert_start_fails("quota", &[(QUOTA, &format!("redis://:sesame@{address}"))], &["password"]);
     assert_start_fails("quota", &[(QUOTA, &format!("redis://{address}"))], &["password"]);
     server.cli(&["ACL", "SETUSER", "app", "on", ">sesame", "~quota:*", "+@all", "-evalsha"]).expect("a user");
-    assert_start_fails("quota", &[(QUOTA, &format!("redis://app:sesame@{address}"))], &["right"]);
+    assert_start_fails(
+        "quota",
+        &[(QUOTA, &format!("redis://app:sesame@{address}"))],
+        &["lacks a permission"],
+    );
 
     // Every right is needed. Without one of them Redis would admit no upload, and no error would name the reason.
     for right in ["incrby", "hset", "sadd", "expire", "time"] {
@@ -89,7 +93,11 @@ fn a_redis_user_without_rights_stops_the_start() {
                 &format!("-{right}"),
             ])
             .expect("a user");
-        assert_start_fails("quota", &[(QUOTA, &format!("redis://app:sesame@{address}"))], &["right"]);
+        assert_start_fails(
+            "quota",
+            &[(QUOTA, &format!("redis://app:sesame@{address}"))],
+            &["lacks a permission"],
+        );
     }
 
     let place = Place::new();
@@ -126,7 +134,7 @@ fn a_broker_with_wrong_credentials_or_without_its_plugin_stops_the_start() {
     assert_start_fails(
         "broker",
         &[(BROKER, &url), ("AMQP_DELAYED_EXCHANGE", "true")],
-        &["x-delayed-message"],
+        &["rabbitmq_delayed_message_exchange"],
     );
 
     let place = Place::new();

@@ -189,13 +189,13 @@ fn a_delete_asks_first_and_checks_each_object_again_after_the_answer() {
     let list = kept_objects(&fixture);
     fixture.place.write("keys", &list);
     let mut declining = Terminal::start(&fixture);
-    declining.read_until("type `delete 3`:");
+    declining.read_until("Type `delete 3`");
     declining.answer("yes");
     assert!(declining.end().1.contains("nothing was deleted"));
     assert!(fixture.has("orphan"));
 
     let mut confirming = Terminal::start(&fixture);
-    confirming.read_until("type `delete 3`:");
+    confirming.read_until("Type `delete 3`");
     fixture.put("changed", 2);
     std::fs::remove_file(fixture.folder.join("removed")).expect("removed");
     confirming.answer("delete 3");
@@ -214,7 +214,7 @@ fn nothing_is_deleted_if_the_list_changes_after_it_was_read() {
     let list = kept_objects(&fixture);
     fixture.place.write("keys", &list);
     let mut confirming = Terminal::start(&fixture);
-    confirming.read_until("type `delete 1`:");
+    confirming.read_until("Type `delete 1`");
     fixture.place.write("keys", format!("{list}orphan\n"));
     confirming.answer("delete 1");
     let (code, output) = confirming.end();
@@ -228,7 +228,7 @@ fn ctrl_c_ends_the_question() {
     let list = kept_objects(&fixture);
     fixture.place.write("keys", list);
     let mut terminal = Terminal::start(&fixture);
-    terminal.read_until("type `delete 1`:");
+    terminal.read_until("Type `delete 1`");
     terminal.press("\u{3}");
     let (code, output) = terminal.end();
     assert_eq!(code, Some(1), "{output}");

@@ -157,7 +157,7 @@ async fn upload_urls_are_reissued_while_the_batch_is_active(database: Database) 
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn only_expired_batches_are_rescued_not_cancelled_ones(database: Database) {
+async fn files_of_an_expired_batch_are_rescued_but_not_of_a_cancelled_one(database: Database) {
     let env = TestEnv::with(database, &[("UPLOAD_WINDOW_POLICY", "rescue")]);
     let server = env.start().await;
     let me = server.me();
@@ -180,5 +180,5 @@ on_each_database!(
     an_overdue_batch_expires_and_keeps_its_confirmed_files,
     delayed_checks_before_the_sweep_do_not_change_the_result,
     upload_urls_are_reissued_while_the_batch_is_active,
-    only_expired_batches_are_rescued_not_cancelled_ones,
+    files_of_an_expired_batch_are_rescued_but_not_of_a_cancelled_one,
 );
