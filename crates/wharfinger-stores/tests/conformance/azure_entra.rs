@@ -1,5 +1,5 @@
-//! An identity of Entra's instead of the account's key: the token is traded for a key that signs, and Azurite
-//! believes its signatures. Azurite gives out no such key without TLS, so a stand-in before it does, as it would.
+//! Microsoft Entra identities. The service issues a delegation key for a token, and Azurite accepts its signatures.
+//! Without TLS, Azurite issues no such key, so a test server in front of it does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use wharfinger_stores::{BlobError, BlobStore as _, PutGrant, UrlLifetime};
 use super::fixture::{LIFETIME, azure_options, key, put_signed};
 use super::sending::Client;
 
-/// What Azurite makes its delegation keys of.
+/// The secret from which Azurite derives its delegation keys.
 const BASIC_KEY: &str =
     "I17GKLvcJUossaebtsEDZZ2RJ8GNLwLH4m7hRMxbVbkx6wNIRAABj4Rtw0FBhFuEAgmbL4gFMzUw+AStz9Sqdg==";
 const OBJECT: &str = "11111111-2222-3333-4444-555555555555";
@@ -41,33 +41,33 @@ fn delegation_key(request: &str) -> String {
     )
 }
 
-/// How often a token and a key were asked for.
+/// The number of requests for a token and for a key.
 #[derive(Default)]
-struct ReceivedRequest {
+struct RequestCounts {
     tokens: AtomicUsize,
     keys: AtomicUsize,
 }
 
-/// Answers what Entra and the service would, and passes all else on to Azurite.
-async fn stand_in(port: u16, secret: &'static str) -> (String, Arc<ReceivedRequest>) {
+/// A server that answers like Entra and the service, and forwards other requests to Azurite.
+async fn test_server(port: u16, secret: &'static str) -> (String, Arc<RequestCounts>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
-    let asked = Arc::new(ReceivedRequest::default());
-    let counted = asked.clone();
+    let counts = Arc::new(RequestCounts::default());
+    let shared = counts.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(stream, port, secret, counted.clone()));
+            tokio::spawn(serve(stream, port, secret, shared.clone()));
         }
     });
-    (address, asked)
+    (address, counts)
 }
 
-async fn serve(mut stream: TcpStream, port: u16, secret: &'static str, asked: Arc<ReceivedRequest>) {
+async fn serve(mut stream: TcpStream, port: u16, secret: &'static str, counts: Arc<RequestCounts>) {
     let mut bytes = vec![0; 64 * 1_024];
     let mut read = stream.read(&mut bytes).await.unwrap_or(0);
     if !bytes.starts_with(b"POST ") {
         let mut azurite = TcpStream::connect(("127.0.0.1", port)).await.expect("Azurite");
-        azurite.write_all(&bytes[..read]).await.expect("passed on");
+        azurite.write_all(&bytes[..read]).await.expect("forwarded");
         let _ = tokio::io::copy_bidirectional(&mut stream, &mut azurite).await;
         return;
     }
@@ -77,13 +77,13 @@ async fn serve(mut stream: TcpStream, port: u16, secret: &'static str, asked: Ar
     }
     let request = String::from_utf8_lossy(&bytes[..read]).into_owned();
     let (status, body) = if request.contains("/oauth2/v2.0/token") {
-        asked.tokens.fetch_add(1, Ordering::Relaxed);
+        counts.tokens.fetch_add(1, Ordering::Relaxed);
         match request.contains(&format!("client_secret={secret}")) {
             true => (200, "{\"access_token\":\"a-token\",\"expires_in\":3600}".to_owned()),
             false => (401, "{\"error\":\"invalid_client\"}".to_owned()),
         }
     } else {
-        asked.keys.fetch_add(1, Ordering::Relaxed);
+        counts.keys.fetch_add(1, Ordering::Relaxed);
         assert!(request.to_lowercase().contains("authorization: bearer a-token"), "{request}");
         assert!(request.contains("restype=service&comp=userdelegationkey"), "{request}");
         (200, delegation_key(&request))
@@ -92,8 +92,8 @@ async fn serve(mut stream: TcpStream, port: u16, secret: &'static str, asked: Ar
     stream.write_all(format!("{head}{body}").as_bytes()).await.expect("answered");
 }
 
-async fn options(secret: &'static str) -> (AzureOptions, Arc<ReceivedRequest>) {
-    let (address, asked) = stand_in(harness::azurite::shared().port(), secret).await;
+async fn options(secret: &'static str) -> (AzureOptions, Arc<RequestCounts>) {
+    let (address, counts) = test_server(harness::azurite::shared().port(), secret).await;
     let entra = EntraOptions {
         tenant_id: Some(TENANT.into()),
         client_id: Some(OBJECT.into()),
@@ -106,37 +106,37 @@ async fn options(secret: &'static str) -> (AzureOptions, Arc<ReceivedRequest>) {
         credentials: Some(AzureCredentials::Entra(entra)),
         ..azure_options()
     };
-    (options, asked)
+    (options, counts)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_identity_signs_with_a_delegation_key() {
-    let (options, asked) = options("right").await;
+    let (options, counts) = options("right").await;
     let store = AzureStore::connect(&options).expect("connected");
-    let probed = store.probe().await.expect("a store that can be used");
+    let probed = store.probe().await.expect("a usable store");
     assert_eq!(probed.notes, Vec::<String>::new());
     assert!(store.capabilities().create_only);
     let key = key("uploads/t/u/f");
     assert_eq!(put_signed(&Client::new(), &store, &key, b"first").await, 201);
     assert_eq!(put_signed(&Client::new(), &store, &key, b"again").await, 403);
     assert_eq!(store.head(&key, None).await.expect("present").size, 5);
-    let times = (asked.tokens.load(Ordering::Relaxed), asked.keys.load(Ordering::Relaxed));
-    assert_eq!(times, (1, 1), "one key serves for days");
+    let times = (counts.tokens.load(Ordering::Relaxed), counts.keys.load(Ordering::Relaxed));
+    assert_eq!(times, (1, 1), "one key is used for days");
 
     let grant = PutGrant { key, size: 5, content_type: None, checksum_sha256: None, lifetime: LIFETIME };
     let week = UrlLifetime { signed_at: 0, expires_at: 8 * 24 * 3_600_000 };
     let error =
-        store.sign_put(&PutGrant { lifetime: week, ..grant }).await.expect_err("no key lasts so long");
+        store.sign_put(&PutGrant { lifetime: week, ..grant }).await.expect_err("no key is valid so long");
     assert!(matches!(&error, BlobError::Refused(why) if why.contains("week")), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_identity_is_reported() {
-    let (options, asked) = options("wrong").await;
+    let (options, counts) = options("wrong").await;
     let store = AzureStore::connect(&options).expect("connected");
     let error = store.head(&key("uploads/t/u/f"), None).await.expect_err("no token");
-    assert!(matches!(error, BlobError::Unavailable(_)), "unknown, not absent: {error}");
+    assert!(matches!(error, BlobError::Unavailable(_)), "the object is not reported as absent: {error}");
     assert!(error.to_string().contains("AZURE_CLIENT_ID"), "{error}");
     assert!(!error.to_string().contains("right"), "secrets are not shown: {error}");
-    assert_eq!(asked.keys.load(Ordering::Relaxed), 0);
+    assert_eq!(counts.keys.load(Ordering::Relaxed), 0);
 }

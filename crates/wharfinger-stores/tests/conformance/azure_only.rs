@@ -1,4 +1,4 @@
-//! What only Azure does: permits that create and never overwrite, and blocks that make do as uploads in parts.
+//! Tests for Azure only: create-only uploads, and multipart uploads as blocks.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::fixture::{LIFETIME, azure_options, key, pin};
 
 async fn store() -> AzureStore {
     let store = AzureStore::connect(&azure_options()).expect("connected");
-    store.probe().await.expect("a store that can be used");
+    store.probe().await.expect("a usable store");
     store
 }
 
@@ -65,7 +65,7 @@ async fn a_second_put_is_refused_and_changes_nothing() {
     assert_eq!(send(&signed, b"first").await, 201);
     assert_eq!(send(&signed, b"again").await, 403);
     assert_eq!(read(&store, &key).await, b"first");
-    // Nor is it good for anything else.
+    // The URL permits no other request.
     for method in [Method::GET, Method::HEAD, Method::DELETE] {
         assert_eq!(send_to(method.clone(), &signed.url, &[], b"").await, 403, "{method}");
     }
@@ -76,7 +76,7 @@ async fn a_second_put_is_refused_and_changes_nothing() {
     assert_eq!(read(&store, &key).await, b"first");
 }
 
-/// The URL with each field of its query changed, and each removed.
+/// Copies of the URL, each with one query field changed or removed.
 fn tampered(url: &str) -> Vec<String> {
     let (path, query) = url.split_once('?').expect("a query");
     let fields: Vec<&str> = query.split('&').collect();
@@ -114,8 +114,8 @@ async fn a_tampered_sas_is_refused() {
         let status = send_to(Method::PUT, &url, &signed.headers, b"evil!").await;
         assert_eq!(status, 403, "{url}");
     }
-    let elsewhere = signed.url.replace("/ada/", "/eve/");
-    assert_eq!(send_to(Method::PUT, &elsewhere, &signed.headers, b"evil!").await, 403);
+    let other_key = signed.url.replace("/ada/", "/eve/");
+    assert_eq!(send_to(Method::PUT, &other_key, &signed.headers, b"evil!").await, 403);
     assert!(matches!(store.head(&upload, None).await, Err(BlobError::NotFound)));
     assert_eq!(send(&signed, b"right").await, 201);
 
@@ -138,7 +138,7 @@ async fn a_tampered_sas_is_refused() {
     assert_eq!(answer.bytes().await.expect("read"), "right");
 }
 
-/// Answers everything with this date, and refuses it.
+/// A server that refuses every request and sends this date.
 async fn clock_at(date: &'static str) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -176,13 +176,13 @@ async fn a_sas_expires_by_the_clock_of_the_store() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_setting_is_named() {
     let right = azure_options();
-    let told = |options: AzureOptions| async move {
+    let error_of = |options: AzureOptions| async move {
         let store = AzureStore::connect(&options).expect("connected");
         let checked = store.check().await.expect_err("refused");
         let absent = store.head(&key("uploads/t/u/f"), None).await.expect_err("refused");
-        assert!(!matches!(absent, BlobError::NotFound), "it is not the object that is absent");
+        assert!(!matches!(absent, BlobError::NotFound), "the object is not reported as absent");
         let outcomes = store.delete_many(&[key("uploads/t/u/f")]).await;
-        assert!(outcomes[0].is_err(), "nor is it as good as deleted");
+        assert!(outcomes[0].is_err(), "the object is not reported as deleted");
         let put = store.put(&key("uploads/t/u/f"), Bytes::from_static(b"x"), WriteMode::Overwrite).await;
         assert!(put.is_err());
         assert!(store.list_unfinished("").try_collect::<Vec<_>>().await.is_err());
@@ -190,26 +190,26 @@ async fn a_wrong_setting_is_named() {
         checked
     };
     let container = AzureOptions { container: "no-such-container".into(), ..right.clone() };
-    let error = told(container).await;
+    let error = error_of(container).await;
     assert!(matches!(&error, BlobError::Refused(why) if why.contains("ContainerNotFound")), "{error}");
     assert!(error.to_string().contains("WHARFINGER_BLOB_URL"), "{error}");
 
     let wrong_key = Some(AzureCredentials::AccountKey("d3Jvbmc=".into()));
-    let error = told(AzureOptions { credentials: wrong_key, ..right.clone() }).await;
+    let error = error_of(AzureOptions { credentials: wrong_key, ..right.clone() }).await;
     assert!(
         matches!(&error, BlobError::Refused(why) if why.contains("AZURE_STORAGE_ACCOUNT_KEY")),
         "{error}"
     );
     assert!(!error.to_string().contains("sig="), "{error}");
 
-    let nobody = AzureOptions { endpoint: Some("http://127.0.0.1:1/devstoreaccount1".into()), ..right };
-    let error = told(nobody).await;
+    let unreachable = AzureOptions { endpoint: Some("http://127.0.0.1:1/devstoreaccount1".into()), ..right };
+    let error = error_of(unreachable).await;
     assert!(error.is_retryable() && error.to_string().contains("127.0.0.1"), "{error}");
     assert!(!error.to_string().contains("sig="), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_that_look_encoded_are_kept_apart() {
+async fn keys_that_look_encoded_stay_different() {
     let store = store().await;
     let keys =
         ["uploads/a%2Eb/x", "uploads/a%252Eb/x", "uploads/%2E%2E/x", "uploads/a%20b/x", "uploads/~/-_"];
@@ -231,27 +231,27 @@ async fn keys_that_look_encoded_are_kept_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_own_object_can_overwrite_or_only_create() {
+async fn a_put_can_overwrite_or_only_create() {
     let store = store().await;
-    let mark = ObjectKey::marker();
-    store.put(&mark, Bytes::from_static(b"one"), WriteMode::CreateOnly).await.expect("nothing was there");
+    let marker = ObjectKey::marker();
+    store.put(&marker, Bytes::from_static(b"one"), WriteMode::CreateOnly).await.expect("the object is new");
     let error =
-        store.put(&mark, Bytes::from_static(b"two"), WriteMode::CreateOnly).await.expect_err("present");
+        store.put(&marker, Bytes::from_static(b"two"), WriteMode::CreateOnly).await.expect_err("present");
     assert!(matches!(error, BlobError::Changed), "{error}");
-    assert_eq!(read(&store, &mark).await, b"one");
-    store.put(&mark, Bytes::from_static(b"three"), WriteMode::Overwrite).await.expect("put over it");
-    assert_eq!(read(&store, &mark).await, b"three");
+    assert_eq!(read(&store, &marker).await, b"one");
+    store.put(&marker, Bytes::from_static(b"three"), WriteMode::Overwrite).await.expect("overwritten");
+    assert_eq!(read(&store, &marker).await, b"three");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_probe_leaves_nothing_and_removes_nothing() {
     let store = store().await;
-    let mark = ObjectKey::marker();
-    store.put(&mark, Bytes::from_static(b"ours"), WriteMode::CreateOnly).await.expect("put");
-    let probed = store.probe().await.expect("a store that can be used");
+    let marker = ObjectKey::marker();
+    store.put(&marker, Bytes::from_static(b"ours"), WriteMode::CreateOnly).await.expect("put");
+    let probed = store.probe().await.expect("a usable store");
     assert_eq!((probed.clock_ahead_ms, probed.notes), (0, Vec::<String>::new()));
     let left: Vec<_> = store.list("", None).map_ok(|listed| listed.key).try_collect().await.expect("listed");
-    assert_eq!(left, [mark.as_str()]);
+    assert_eq!(left, [marker.as_str()]);
     assert_eq!(unfinished(&store, "").await, []);
 }
 
@@ -266,9 +266,9 @@ async fn put_part(store: &AzureStore, key: &ObjectKey, upload_id: &str, number: 
 async fn exactly_the_listed_blocks_become_the_blob() {
     let store = store().await;
     let key = key("uploads/t/u/large%2E1");
-    let upload = store.start(&key, Some("text/csv")).await.expect("begun");
+    let upload = store.start(&key, Some("text/csv")).await.expect("started");
     assert_eq!(store.list_parts(&key, &upload).await.expect("none yet"), []);
-    // Out of order, one of them twice, one of them not wanted.
+    // Out of order, one part twice, and one part that is not used.
     put_part(&store, &key, &upload, 50_000, b"the end").await;
     put_part(&store, &key, &upload, 1, b"wrong").await;
     put_part(&store, &key, &upload, 3, b"never").await;
@@ -277,12 +277,15 @@ async fn exactly_the_listed_blocks_become_the_blob() {
     let parts = store.list_parts(&key, &upload).await.expect("listed");
     assert_eq!(parts.iter().map(|part| part.number).collect::<Vec<_>>(), [1, 2, 3, 50_000]);
     assert_eq!(parts.iter().map(|part| part.size).collect::<Vec<_>>(), [15, 12, 5, 7]);
-    assert!(matches!(store.head(&key, None).await, Err(BlobError::NotFound)), "not before it is joined");
+    assert!(
+        matches!(store.head(&key, None).await, Err(BlobError::NotFound)),
+        "the object does not exist before the upload is completed"
+    );
     let left: Vec<_> = store.list("", None).try_collect().await.expect("listed");
-    assert_eq!(left, [], "nor is it listed");
+    assert_eq!(left, [], "the upload is not listed as an object");
 
     let wanted = [parts[0].clone(), parts[1].clone(), parts[3].clone()];
-    store.complete(&key, &upload, Some("text/csv"), &wanted).await.expect("joined");
+    store.complete(&key, &upload, Some("text/csv"), &wanted).await.expect("completed");
     assert_eq!(read(&store, &key).await, b"the beginning, the middle, the end");
     let grant = GetGrant {
         key: key.clone(),
@@ -295,7 +298,7 @@ async fn exactly_the_listed_blocks_become_the_blob() {
     let answer = reqwest::get(&signed.url).await.expect("answered");
     assert_eq!(answer.headers()["content-type"], "text/csv");
 
-    // Whoever did not hear of it learns that the upload is over, and the object stays.
+    // A repeated completion reports that the upload has ended. The object stays.
     assert!(matches!(store.complete(&key, &upload, None, &wanted).await, Err(BlobError::NotFound)));
     assert!(matches!(store.list_parts(&key, &upload).await, Err(BlobError::NotFound)));
     assert_eq!(unfinished(&store, "").await, []);
@@ -306,21 +309,21 @@ async fn exactly_the_listed_blocks_become_the_blob() {
 async fn changed_or_missing_parts_are_not_completed() {
     let store = store().await;
     let key = key("uploads/t/u/f");
-    let upload = store.start(&key, None).await.expect("begun");
+    let upload = store.start(&key, None).await.expect("started");
     put_part(&store, &key, &upload, 1, b"one").await;
     let parts = store.list_parts(&key, &upload).await.expect("listed");
-    let other = store.start(&key, None).await.expect("begun");
+    let other = store.start(&key, None).await.expect("started");
     put_part(&store, &key, &other, 2, b"two").await;
     let theirs = store.list_parts(&key, &other).await.expect("listed");
     let missing = Part { number: 2, size: 3, etag: parts[0].etag.clone() };
     let resized = Part { size: 4, ..parts[0].clone() };
     for wrong in [&[parts[0].clone(), missing][..], &[resized], &theirs] {
-        let error = store.complete(&key, &upload, None, wrong).await.expect_err("a part is gone");
+        let error = store.complete(&key, &upload, None, wrong).await.expect_err("a part is missing");
         assert!(matches!(error, BlobError::NotFound), "{error}");
     }
-    let error = store.complete(&key, &upload, None, &[]).await.expect_err("nothing to join");
+    let error = store.complete(&key, &upload, None, &[]).await.expect_err("no parts");
     assert!(matches!(error, BlobError::Refused(_)), "{error}");
-    for unknown in ["", "stray", "0000000000000123456789"] {
+    for unknown in ["", "without-upload", "0000000000000123456789"] {
         assert!(matches!(store.list_parts(&key, unknown).await, Err(BlobError::NotFound)), "{unknown}");
         assert!(matches!(store.complete(&key, unknown, None, &parts).await, Err(BlobError::NotFound)));
     }
@@ -330,22 +333,22 @@ async fn changed_or_missing_parts_are_not_completed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_aborted_upload_is_removed_and_a_completed_one_stays() {
     let store = store().await;
-    let given_up = key("uploads/t/u/a");
-    let upload = store.start(&given_up, None).await.expect("begun");
-    put_part(&store, &given_up, &upload, 1, b"bytes").await;
-    store.abort_all(&given_up).await.expect("abandoned");
-    assert!(matches!(store.list_parts(&given_up, &upload).await, Err(BlobError::NotFound)));
-    assert!(matches!(store.head(&given_up, None).await, Err(BlobError::NotFound)));
-    store.abort_all(&given_up).await.expect("none is as good as ended");
-    store.abort(&given_up, &upload).await.expect("none is as good as ended");
+    let aborted = key("uploads/t/u/a");
+    let upload = store.start(&aborted, None).await.expect("started");
+    put_part(&store, &aborted, &upload, 1, b"bytes").await;
+    store.abort_all(&aborted).await.expect("aborted");
+    assert!(matches!(store.list_parts(&aborted, &upload).await, Err(BlobError::NotFound)));
+    assert!(matches!(store.head(&aborted, None).await, Err(BlobError::NotFound)));
+    store.abort_all(&aborted).await.expect("an abort without an upload succeeds");
+    store.abort(&aborted, &upload).await.expect("an abort without an upload succeeds");
     assert_eq!(unfinished(&store, "").await, []);
 
-    // A part that comes after the end is seen, and can be swept away too.
-    put_part(&store, &given_up, &upload, 2, b"late").await;
-    assert!(matches!(store.list_parts(&given_up, &upload).await, Err(BlobError::NotFound)));
+    // A part that arrives after the abort is listed and can be removed.
+    put_part(&store, &aborted, &upload, 2, b"late").await;
+    assert!(matches!(store.list_parts(&aborted, &upload).await, Err(BlobError::NotFound)));
     let late = unfinished(&store, "uploads/").await;
-    assert_eq!(late.iter().map(|late| late.key.as_str()).collect::<Vec<_>>(), [given_up.as_str()]);
-    store.abort(&given_up, &late[0].upload_id).await.expect("swept");
+    assert_eq!(late.iter().map(|late| late.key.as_str()).collect::<Vec<_>>(), [aborted.as_str()]);
+    store.abort(&aborted, &late[0].upload_id).await.expect("removed");
     assert_eq!(unfinished(&store, "").await, []);
 
     let whole = key("uploads/t/u/b");
@@ -355,12 +358,12 @@ async fn an_aborted_upload_is_removed_and_a_completed_one_stays() {
     for kept in [&whole, &empty] {
         let before = store.head(kept, None).await.expect("present");
         store.abort_all(kept).await.expect("nothing to do");
-        let upload = store.start(kept, None).await.expect("begun");
-        store.abort(kept, &upload).await.expect("not at the object's cost");
+        let upload = store.start(kept, None).await.expect("started");
+        store.abort(kept, &upload).await.expect("the object stays");
         assert!(matches!(store.list_parts(kept, &upload).await, Err(BlobError::NotFound)));
-        let upload = store.start(kept, None).await.expect("begun");
+        let upload = store.start(kept, None).await.expect("started");
         put_part(&store, kept, &upload, 1, b"bytes").await;
-        store.abort_all(kept).await.expect("not at the object's cost");
+        store.abort_all(kept).await.expect("the object stays");
         assert!(matches!(store.list_parts(kept, &upload).await, Err(BlobError::NotFound)));
         assert_eq!(unfinished(&store, kept.as_str()).await, []);
         assert_eq!(store.head(kept, None).await.expect("present"), before);
@@ -373,8 +376,8 @@ async fn an_aborted_upload_is_removed_and_a_completed_one_stays() {
 async fn one_of_two_uploads_is_aborted() {
     let store = store().await;
     let key = key("uploads/t/u/f");
-    let one = store.start(&key, None).await.expect("begun");
-    let two = store.start(&key, None).await.expect("begun");
+    let one = store.start(&key, None).await.expect("started");
+    let two = store.start(&key, None).await.expect("started");
     put_part(&store, &key, &one, 1, b"of the first").await;
     put_part(&store, &key, &two, 1, b"of the second").await;
     let mut ids: Vec<String> =
@@ -383,10 +386,10 @@ async fn one_of_two_uploads_is_aborted() {
     ids.sort();
     both.sort();
     assert_eq!(ids, both);
-    store.abort(&key, &one).await.expect("abandoned");
+    store.abort(&key, &one).await.expect("aborted");
     assert!(matches!(store.list_parts(&key, &one).await, Err(BlobError::NotFound)));
-    let parts = store.list_parts(&key, &two).await.expect("goes on");
-    store.complete(&key, &two, None, &parts).await.expect("joined");
+    let parts = store.list_parts(&key, &two).await.expect("the other upload continues");
+    store.complete(&key, &two, None, &parts).await.expect("completed");
     assert_eq!(read(&store, &key).await, b"of the second");
     assert_eq!(unfinished(&store, "").await, []);
 }
@@ -396,12 +399,12 @@ async fn unfinished_uploads_are_listed_with_their_time() {
     let mut options = azure_options();
     options.prefix = "wharf/".into();
     let store = Arc::new(AzureStore::connect(&options).expect("connected"));
-    let neighbour =
+    let unprefixed =
         AzureStore::connect(&AzureOptions { prefix: String::new(), ..options }).expect("connected");
-    neighbour.start(&key("wharfuploads/t/u/f"), None).await.expect("begun");
+    unprefixed.start(&key("wharfuploads/t/u/f"), None).await.expect("started");
     let keys = ["uploads/t/u/b", "uploads/t/u/a", "uploads/t2/u/f", "derived/f"].map(key);
     for key in &keys {
-        store.start(key, None).await.expect("begun");
+        store.start(key, None).await.expect("started");
     }
     let done = key("uploads/t/u/done");
     store.put(&done, Bytes::new(), WriteMode::CreateOnly).await.expect("put");
@@ -413,19 +416,19 @@ async fn unfinished_uploads_are_listed_with_their_time() {
         found.iter().all(|unfinished| unfinished.started_at.is_some_and(|at| at > year_2020)),
         "{found:?}"
     );
-    assert_eq!(unfinished(&store, "").await.len(), 4, "and none of the neighbour's");
+    assert_eq!(unfinished(&store, "").await.len(), 4, "uploads outside the prefix are not listed");
     delete(&store, &done).await;
 }
 
-/// Azure has no permit for one block alone. What comes of it is seen by whoever has pinned the ETag.
+/// Azure cannot limit a SAS to one block. The pinned ETag detects the change.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_part_url_can_change_the_object_but_the_pinned_etag_shows_it() {
     let store = store().await;
     let key = key("uploads/t/u/f");
-    let upload = store.start(&key, None).await.expect("begun");
+    let upload = store.start(&key, None).await.expect("started");
     put_part(&store, &key, &upload, 1, b"right").await;
     let parts = store.list_parts(&key, &upload).await.expect("listed");
-    store.complete(&key, &upload, None, &parts).await.expect("joined");
+    store.complete(&key, &upload, None, &parts).await.expect("completed");
     let pinned = store.head(&key, None).await.expect("present").etag;
 
     let part = PartGrant { key: key.clone(), upload_id: upload, number: 1, size: 5, lifetime: LIFETIME };
@@ -439,13 +442,13 @@ async fn a_part_url_can_change_the_object_but_the_pinned_etag_shows_it() {
         assert_eq!(send_to(method.clone(), &url, &[], b"").await, 403, "{method}");
     }
 
-    // A sweeper that a crash left behind is swept away itself.
-    let mark = ("x-ms-meta-wharfinger".to_owned(), "abandoned".to_owned());
-    let sweeper = [block_blob[0].clone(), mark];
-    assert_eq!(send_to(Method::PUT, &url, &sweeper, b"not empty").await, 201);
+    // An empty removal blob that a crash left behind is removed too.
+    let marker = ("x-ms-meta-wharfinger".to_owned(), "abandoned".to_owned());
+    let removal_blob = [block_blob[0].clone(), marker];
+    assert_eq!(send_to(Method::PUT, &url, &removal_blob, b"not empty").await, 201);
     store.abort_all(&key).await.expect("nothing to do");
     assert_eq!(read(&store, &key).await, b"not empty");
-    assert_eq!(send_to(Method::PUT, &url, &sweeper, b"").await, 201);
-    store.abort_all(&key).await.expect("swept");
+    assert_eq!(send_to(Method::PUT, &url, &removal_blob, b"").await, 201);
+    store.abort_all(&key).await.expect("removed");
     assert!(matches!(store.head(&key, None).await, Err(BlobError::NotFound)));
 }

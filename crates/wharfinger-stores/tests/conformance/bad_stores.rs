@@ -1,5 +1,4 @@
-//! Stores that are set up wrongly: the error names what the operator can mend, and nothing is called absent or
-//! deleted that nobody could look at.
+//! Wrong settings of stores. The error names the setting to fix. No object is reported as absent or deleted.
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
@@ -9,32 +8,32 @@ use wharfinger_stores::{BlobError, BlobStore as _, MultipartStore as _, Part, Wr
 
 use super::fixture::{ceph_options, key, pin, strict_options};
 
-/// What every call says, by its name, where nothing can work.
+/// The error of every call, with the name of the call, on a store where every call fails.
 pub(super) async fn every_call(store: &S3Store) -> Vec<(&'static str, BlobError)> {
     let key = key("uploads/t/u/f");
-    let mut said = Vec::new();
-    let mut told = |call, outcome: Result<(), BlobError>| match outcome {
+    let mut errors = Vec::new();
+    let mut record = |call, outcome: Result<(), BlobError>| match outcome {
         Ok(()) => panic!("{call} worked"),
-        Err(error) => said.push((call, error)),
+        Err(error) => errors.push((call, error)),
     };
-    told("check", store.check().await);
-    told("probe", store.probe().await.map(drop));
-    told("head", store.head(&key, None).await.map(drop));
-    told("get", store.get(&key, &pin("etag"), 0, None).await.map(drop));
-    told("get none", store.get(&key, &pin("etag"), 0, Some(0)).await.map(drop));
-    told("put", store.put(&key, Bytes::from_static(b"x"), WriteMode::Overwrite).await);
-    told("put new", store.put(&key, Bytes::from_static(b"x"), WriteMode::CreateOnly).await);
-    told("list", store.list("", None).try_collect::<Vec<_>>().await.map(drop));
+    record("check", store.check().await);
+    record("probe", store.probe().await.map(drop));
+    record("head", store.head(&key, None).await.map(drop));
+    record("get", store.get(&key, &pin("etag"), 0, None).await.map(drop));
+    record("get none", store.get(&key, &pin("etag"), 0, Some(0)).await.map(drop));
+    record("put", store.put(&key, Bytes::from_static(b"x"), WriteMode::Overwrite).await);
+    record("put new", store.put(&key, Bytes::from_static(b"x"), WriteMode::CreateOnly).await);
+    record("list", store.list("", None).try_collect::<Vec<_>>().await.map(drop));
     for outcome in store.delete_many(&[key.clone(), key.clone()]).await {
-        told("delete", outcome);
+        record("delete", outcome);
     }
-    told("begin", store.start(&key, None).await.map(drop));
-    told("parts", store.list_parts(&key, "upload").await.map(drop));
+    record("start", store.start(&key, None).await.map(drop));
+    record("parts", store.list_parts(&key, "upload").await.map(drop));
     let part = Part { number: 1, size: 1, etag: "etag".into() };
-    told("join", store.complete(&key, "upload", None, &[part]).await);
-    told("abandon", store.abort_all(&key).await);
-    told("unfinished", store.list_unfinished("").try_collect::<Vec<_>>().await.map(drop));
-    said
+    record("complete", store.complete(&key, "upload", None, &[part]).await);
+    record("abort", store.abort_all(&key).await);
+    record("unfinished", store.list_unfinished("").try_collect::<Vec<_>>().await.map(drop));
+    errors
 }
 
 async fn connected(options: &S3Options) -> S3Store {
@@ -49,7 +48,7 @@ fn with_keys(options: &S3Options, access_key: &str, secret_key: &str) -> S3Optio
     }
 }
 
-/// Everything would look absent there, and every object like one that can be forgotten.
+/// Otherwise every object would look absent, and the program would forget it.
 #[tokio::test]
 async fn a_missing_bucket_is_refused_and_nothing_is_absent() {
     for options in [ceph_options(), strict_options()] {
@@ -67,14 +66,14 @@ async fn wrong_credentials_are_reported() {
     for options in [ceph_options(), strict_options()] {
         let right = options.credentials.clone().expect("given").access_key;
         for (access_key, code) in
-            [(right.as_str(), "SignatureDoesNotMatch"), ("NOBODY", "InvalidAccessKeyId")]
+            [(right.as_str(), "SignatureDoesNotMatch"), ("UNKNOWN", "InvalidAccessKeyId")]
         {
             let store = connected(&with_keys(&options, access_key, "guessed")).await;
             for (call, error) in every_call(&store).await {
                 let text = error.to_string();
                 assert!(matches!(error, BlobError::Refused(_)), "{call}: {text}");
                 assert!(text.contains("AWS_SECRET_ACCESS_KEY"), "{call}: {text}");
-                // The answer to a HEAD has no words.
+                // The answer to a HEAD has no error code.
                 let by_head = matches!(call, "head" | "get none" | "put new");
                 assert!(by_head || text.contains(code), "{call}: {text}");
             }
@@ -91,18 +90,19 @@ async fn a_wrong_region_is_reported() {
     assert!(text.contains("AWS_REGION") && text.contains(strict_s3::REGION), "{text}");
 }
 
-/// Of a gateway of our own, where the one that all share is another process's and cannot be given keys.
-fn able_to_make_keys() -> &'static Radosgw {
+/// A gateway that can create keys. The shared gateway cannot if another process started it.
+fn gateway_with_keys() -> &'static Radosgw {
     static OWN: std::sync::OnceLock<Radosgw> = std::sync::OnceLock::new();
     match radosgw::shared() {
         shared if shared.pid().is_some() => shared,
-        _ => OWN.get_or_init(|| Radosgw::start().expect("an S3 server of our own")),
+        _ => OWN.get_or_init(|| Radosgw::start().expect("an S3 server for this process")),
     }
 }
 
-/// A bucket of the owner's, or of the keys' own, and the keys of so much right.
+/// A bucket, with the credentials of its owner and restricted credentials. `own_bucket`: the restricted ones own the
+/// bucket.
 fn restricted(rights: Rights, own_bucket: bool) -> (S3Options, S3Options) {
-    let server = able_to_make_keys();
+    let server = gateway_with_keys();
     let keys = server.add_keys(rights).expect("made");
     let bucket = if own_bucket {
         let name = keys.access_key.to_lowercase();
@@ -129,10 +129,12 @@ async fn credentials_without_write_permission_are_reported() {
     let (owner, reader) = (connected(&owner).await, connected(&reader).await);
     let key = key("uploads/t/u/f");
     owner.put(&key, Bytes::from_static(b"kept"), WriteMode::Overwrite).await.expect("put");
-    let text = reader.probe().await.expect_err("it may not write").to_string();
-    assert!(text.contains("it will not let us write objects: AccessDenied"), "{text}");
-    let error =
-        reader.put(&key, Bytes::from_static(b"x"), WriteMode::Overwrite).await.expect_err("it may not");
+    let text = reader.probe().await.expect_err("it lacks the write permission").to_string();
+    assert!(text.contains("cannot write objects: AccessDenied"), "{text}");
+    let error = reader
+        .put(&key, Bytes::from_static(b"x"), WriteMode::Overwrite)
+        .await
+        .expect_err("it lacks the write permission");
     assert!(matches!(error, BlobError::Refused(_)), "{error}");
     let outcomes = reader.delete_many(std::slice::from_ref(&key)).await;
     assert!(matches!(outcomes[..], [Err(BlobError::Refused(_))]), "{outcomes:?}");
@@ -145,13 +147,14 @@ async fn credentials_without_read_permission_are_reported() {
     let (owner, writer) = (connected(&owner).await, connected(&writer).await);
     let key = key("uploads/t/u/f");
     owner.put(&key, Bytes::from_static(b"kept"), WriteMode::Overwrite).await.expect("put");
-    let text = writer.probe().await.expect_err("it may not list").to_string();
-    assert!(text.contains("it will not let us list the bucket: AccessDenied"), "{text}");
-    let error = writer.head(&key, None).await.expect_err("it may not look");
-    assert!(matches!(error, BlobError::Refused(_)), "what is there is not absent: {error}");
-    let error = writer.get(&key, &pin("etag"), 0, None).await.err().expect("it may not read");
+    let text = writer.probe().await.expect_err("it lacks the list permission").to_string();
+    assert!(text.contains("cannot list the bucket: AccessDenied"), "{text}");
+    let error = writer.head(&key, None).await.expect_err("it lacks the read permission");
+    assert!(matches!(error, BlobError::Refused(_)), "the object is not reported as absent: {error}");
+    let error = writer.get(&key, &pin("etag"), 0, None).await.err().expect("it lacks the read permission");
     assert!(matches!(error, BlobError::Refused(_)), "{error}");
-    let error = writer.list("", None).try_collect::<Vec<_>>().await.expect_err("it may not list");
+    let error =
+        writer.list("", None).try_collect::<Vec<_>>().await.expect_err("it lacks the list permission");
     assert!(matches!(error, BlobError::Refused(_)), "{error}");
 }
 
@@ -161,8 +164,8 @@ async fn credentials_without_delete_permission_are_reported() {
     let owner = connected(&owner).await;
     let key = key("uploads/t/u/f");
     owner.put(&key, Bytes::from_static(b"kept"), WriteMode::Overwrite).await.expect("put");
-    let text = owner.probe().await.expect_err("it may not delete").to_string();
-    assert!(text.contains("it will not let us delete objects: AccessDenied"), "{text}");
+    let text = owner.probe().await.expect_err("it lacks the delete permission").to_string();
+    assert!(text.contains("cannot delete objects: AccessDenied"), "{text}");
     let outcomes = owner.delete_many(std::slice::from_ref(&key)).await;
     assert!(matches!(outcomes[..], [Err(BlobError::Refused(_))]), "{outcomes:?}");
     assert_eq!(owner.head(&key, None).await.expect("kept").size, 4);
@@ -172,9 +175,9 @@ async fn credentials_without_delete_permission_are_reported() {
 async fn an_unreachable_store_is_retryable() {
     let endpoint = Some("http://127.0.0.1:1".to_owned());
     let store = connected(&S3Options { endpoint, ..strict_options() }).await;
-    let error = store.check().await.expect_err("nobody is there");
+    let error = store.check().await.expect_err("no server listens");
     assert!(error.is_retryable(), "{error}");
     assert!(error.to_string().contains("Connection refused"), "{error}");
-    let error = store.head(&key("uploads/t/u/f"), None).await.expect_err("nobody is there");
+    let error = store.head(&key("uploads/t/u/f"), None).await.expect_err("no server listens");
     assert!(error.is_retryable(), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Faults at each call: of an upload on its way to disk, and of a store as the program sees it.
+//! Injected faults at each call of an upload to disk, and at calls of the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,12 @@ use wharfinger_stores::{BlobError, BlobStore, FaultyBlobs};
 
 use super::fixture::{DiskFixture, key, pin, receive};
 
-/// Whatever goes wrong: an object in place has its note beside it until somebody has looked at the row again,
-/// and nothing else is in place.
+/// After any fault, an object in place still has its temporary name, so that recovery finds it.
 #[tokio::test]
 async fn a_fault_never_hides_an_object() {
     let counting = Faults::counting();
     let disk = DiskFixture::new();
-    receive(&disk.faulty(counting.clone()), &key("uploads/t/u/f"), b"four").await.expect("landed").keep();
+    receive(&disk.faulty(counting.clone()), &key("uploads/t/u/f"), b"four").await.expect("stored").keep();
     assert_eq!(counting.calls(), 3, "create, sync, link");
 
     for n in 1..=counting.calls() {
@@ -30,23 +29,23 @@ async fn a_fault_never_hides_an_object() {
                 "{place}: {error:?}"
             );
 
-            let made = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
+            let took_effect = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
             let placed = disk.store.head(&key, None).await.is_ok();
-            assert_eq!(placed, n == 3 && made, "{place}");
-            let at_once = disk.store.leftover_uploads(Duration::from_secs(3_600)).await.expect("looked");
-            assert_eq!(at_once.len(), usize::from(placed), "{place}");
-            // What is not in place is found once it has been quiet, and then nothing is left.
-            for left in disk.store.leftover_uploads(Duration::ZERO).await.expect("looked") {
-                disk.store.clean_up(left, Some(&key), false).await.expect("cleared");
+            assert_eq!(placed, n == 3 && took_effect, "{place}");
+            let found = disk.store.leftover_uploads(Duration::from_secs(3_600)).await.expect("listed");
+            assert_eq!(found.len(), usize::from(placed), "{place}");
+            // An upload that is not in place is found after the minimum age. Its cleanup leaves nothing.
+            for left in disk.store.leftover_uploads(Duration::ZERO).await.expect("listed") {
+                disk.store.clean_up(left, Some(&key), false).await.expect("cleaned up");
             }
-            assert_eq!(disk.on_the_way(), Vec::<String>::new(), "{place}");
+            assert_eq!(disk.incoming_names(), Vec::<String>::new(), "{place}");
             assert!(matches!(disk.store.head(&key, None).await, Err(BlobError::NotFound)), "{place}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_plan_fails_one_key_of_a_delete() {
+async fn a_fault_plan_fails_one_key_of_a_delete() {
     for fault in Fault::ALL {
         let disk = DiskFixture::new();
         let mut keys = Vec::new();
@@ -55,22 +54,22 @@ async fn a_plan_fails_one_key_of_a_delete() {
         }
         let faulty = FaultyBlobs::new(disk.store.clone(), Faults::at(2, fault));
         let outcomes = faulty.delete_many(&keys).await;
-        let dead = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
-        let told: Vec<bool> = outcomes.iter().map(Result::is_ok).collect();
-        assert_eq!(told, [true, false, !dead], "{fault:?}");
-        assert!(matches!(outcomes[1], Err(BlobError::Unavailable(_))), "an answer that is lost is not a no");
+        let crashed = matches!(fault, Fault::CrashBefore | Fault::CrashAfter);
+        let succeeded: Vec<bool> = outcomes.iter().map(Result::is_ok).collect();
+        assert_eq!(succeeded, [true, false, !crashed], "{fault:?}");
+        assert!(matches!(outcomes[1], Err(BlobError::Unavailable(_))), "a lost answer is not a refusal");
 
-        let made = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
-        let mut there = Vec::new();
+        let took_effect = matches!(fault, Fault::LoseAnswer | Fault::CrashAfter);
+        let mut present = Vec::new();
         for key in &keys {
-            there.push(disk.store.head(key, None).await.is_ok());
+            present.push(disk.store.head(key, None).await.is_ok());
         }
-        assert_eq!(there, [false, !made, dead], "{fault:?}");
+        assert_eq!(present, [false, !took_effect, crashed], "{fault:?}");
     }
 }
 
 #[tokio::test]
-async fn a_plan_without_faults_changes_nothing() {
+async fn a_fault_plan_without_faults_changes_nothing() {
     let disk = DiskFixture::new();
     let key = disk.put("uploads/t/u/f", b"four").await;
     let faulty: Arc<dyn BlobStore> = Arc::new(FaultyBlobs::new(disk.store.clone(), Faults::none()));

@@ -1,4 +1,4 @@
-//! A store with nothing in it, for each case; and a way to put bytes there, which every store does differently.
+//! An empty store for each case, and a function to upload bytes to it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use super::sending::Client;
 
 type Put = Box<dyn Fn(ObjectKey, Vec<u8>) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Any store, as the suite sees it.
+/// Any store under test.
 pub(super) struct StoreFixture {
     pub(super) store: Arc<dyn BlobStore>,
-    /// So many keys come on one page of a listing.
+    /// The number of keys on one page of a listing.
     pub(super) keys_per_page: usize,
     put: Put,
-    /// Kept while the case runs.
-    _dock: Option<DiskFixture>,
+    /// Keeps the folder until the end of the case.
+    _disk: Option<DiskFixture>,
 }
 
 impl StoreFixture {
@@ -37,58 +37,58 @@ impl StoreFixture {
         let store = disk.store.clone();
         let put: Put = Box::new(move |key, bytes| {
             let store = store.clone();
-            Box::pin(async move { receive(&store, &key, &bytes).await.expect("landed").keep() })
+            Box::pin(async move { receive(&store, &key, &bytes).await.expect("stored").keep() })
         });
-        StoreFixture { store: disk.store.clone(), keys_per_page: 1, put, _dock: Some(disk) }
+        StoreFixture { store: disk.store.clone(), keys_per_page: 1, put, _disk: Some(disk) }
     }
 
-    /// A fresh bucket of a Ceph gateway.
+    /// A new bucket of a Ceph gateway.
     pub(super) async fn ceph() -> StoreFixture {
         StoreFixture::s3(ceph_options()).await
     }
 
-    /// The same behind a prefix, beside what belongs to others.
+    /// The same with a prefix, next to foreign objects.
     pub(super) async fn ceph_prefix() -> StoreFixture {
         let mut options = ceph_options();
-        let neighbours = S3Store::connect(&options).await.expect("connected");
+        let unprefixed = S3Store::connect(&options).await.expect("connected");
         options.prefix = "wharf/".into();
         for theirs in ["a", "uploads/t/u/f", "wharf", "wharf-2/uploads/t/u/f", "wharfuploads/t/u/f", "z"] {
-            let put = neighbours.put(&key(theirs), Bytes::from_static(b"theirs"), WriteMode::Overwrite).await;
+            let put = unprefixed.put(&key(theirs), Bytes::from_static(b"theirs"), WriteMode::Overwrite).await;
             put.expect("put");
         }
         StoreFixture::s3(options).await
     }
 
-    /// The same with a bucket that keeps every version.
+    /// A new bucket with versioning.
     pub(super) async fn ceph_versions() -> StoreFixture {
         let options = ceph_options();
         keep_versions(&options.bucket);
         StoreFixture::s3(options).await
     }
 
-    /// A fresh bucket of a server that takes nothing on trust and answers in small pages.
+    /// A new bucket of a strict server with small pages.
     pub(super) async fn strict() -> StoreFixture {
         StoreFixture { keys_per_page: strict_s3::KEYS_PER_PAGE, ..StoreFixture::s3(strict_options()).await }
     }
 
     async fn s3(options: S3Options) -> StoreFixture {
         let store = S3Store::connect(&options).await.expect("connected");
-        store.probe().await.expect("a store that can be used");
+        store.probe().await.expect("a usable store");
         StoreFixture::by_signed_put(Arc::new(store))
     }
 
-    /// A fresh container of Azurite.
+    /// A new container of Azurite.
     pub(super) async fn azure() -> StoreFixture {
         StoreFixture::in_azure(azure_options()).await
     }
 
-    /// The same behind a prefix, beside what belongs to others.
+    /// The same with a prefix, next to foreign objects.
     pub(super) async fn azure_prefix() -> StoreFixture {
         let mut options = azure_options();
-        let neighbours = AzureStore::connect(&options).expect("connected");
+        let unprefixed = AzureStore::connect(&options).expect("connected");
         options.prefix = "wharf/".into();
         for theirs in ["a", "uploads/t/u/f", "wharf", "wharf-2/uploads/t/u/f", "wharfuploads/t/u/f", "z"] {
-            let put = neighbours.put(&key(theirs), Bytes::from_static(b"theirs"), WriteMode::Overwrite).await;
+            let put = unprefixed.put(&key(theirs), Bytes::from_static(b"theirs"), WriteMode::Overwrite).await;
             put.expect("put");
         }
         StoreFixture::in_azure(options).await
@@ -96,24 +96,24 @@ impl StoreFixture {
 
     async fn in_azure(options: AzureOptions) -> StoreFixture {
         let store = AzureStore::connect(&options).expect("connected");
-        store.probe().await.expect("a store that can be used");
+        store.probe().await.expect("a usable store");
         StoreFixture::by_signed_put(Arc::new(store))
     }
 
-    /// Bytes come as clients bring them.
+    /// Uploads through signed URLs, like clients.
     fn by_signed_put(store: Arc<dyn BlobStore>) -> StoreFixture {
-        let (to, by) = (store.clone(), Client::new());
+        let (uploading, client) = (store.clone(), Client::new());
         let put: Put = Box::new(move |key, bytes| {
-            let (store, client) = (to.clone(), by.clone());
+            let (store, client) = (uploading.clone(), client.clone());
             Box::pin(async move {
                 let status = put_signed(&client, &*store, &key, &bytes).await;
                 assert!((200..300).contains(&status), "{key}: {status}");
             })
         });
-        StoreFixture { store, keys_per_page: 1_000, put, _dock: None }
+        StoreFixture { store, keys_per_page: 1_000, put, _disk: None }
     }
 
-    /// Whether a signed request is refused for whatever is added to it.
+    /// Whether the signature covers every parameter, so that an additional one is refused.
     pub(super) fn signs_every_parameter(&self) -> bool {
         self.store.kind() == "s3"
     }
@@ -183,7 +183,7 @@ pub(super) fn keep_versions(bucket: &str) {
 
 pub(super) const LIFETIME: UrlLifetime = UrlLifetime { signed_at: 0, expires_at: 3_600_000 };
 
-/// Brings bytes by a URL that was signed for them; the answer's status.
+/// Uploads bytes through a signed URL. Returns the status.
 pub(super) async fn put_signed(client: &Client, store: &dyn BlobStore, key: &ObjectKey, bytes: &[u8]) -> u16 {
     let size = bytes.len() as u64;
     let grant =
@@ -196,7 +196,7 @@ pub(super) fn file_id() -> FileId {
     FileId(Uuid::now_v7())
 }
 
-/// Takes bytes all the way to their place.
+/// Receives bytes and places them.
 pub(super) async fn receive(
     store: &DiskStore,
     key: &ObjectKey,
@@ -207,7 +207,7 @@ pub(super) async fn receive(
     store.place(incoming).await
 }
 
-/// A local store, with its folder to look into.
+/// A local store and its folder.
 pub(super) struct DiskFixture {
     pub(super) store: Arc<DiskStore>,
     folder: TempDir,
@@ -222,7 +222,7 @@ impl DiskFixture {
         DiskFixture { store: Arc::new(DiskFixture::open(folder.path(), Faults::none())), folder }
     }
 
-    /// In memory where the system has a place for that: for cases that need many turns, and no disk.
+    /// A store in memory, if the system supports that, for cases with many operations.
     pub(super) fn in_memory() -> DiskFixture {
         let folder = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a temporary folder");
         DiskFixture { store: Arc::new(DiskFixture::open(folder.path(), Faults::none())), folder }
@@ -232,7 +232,7 @@ impl DiskFixture {
         DiskStore::open(root, PUBLIC_URL, SigningKey::new(SECRET), faults).expect("the store opens")
     }
 
-    /// The same folder, through calls that go wrong.
+    /// The same folder with injected faults.
     pub(super) fn faulty(&self, faults: Faults) -> DiskStore {
         DiskFixture::open(self.folder.path(), faults)
     }
@@ -247,16 +247,16 @@ impl DiskFixture {
 
     pub(super) async fn put(&self, text: &str, bytes: &[u8]) -> ObjectKey {
         let key = key(text);
-        receive(&self.store, &key, bytes).await.expect("landed").keep();
+        receive(&self.store, &key, bytes).await.expect("stored").keep();
         key
     }
 
-    /// The names of what is on its way, or was left there.
-    pub(super) fn on_the_way(&self) -> Vec<String> {
+    /// The names in the folder of incoming uploads.
+    pub(super) fn incoming_names(&self) -> Vec<String> {
         names_in(&self.folder.path().join(".incoming"))
     }
 
-    /// Everything in the store but the folder of incoming files, as paths below the root; folders too.
+    /// All files and folders of the store, except the folder of incoming uploads, as paths below the root.
     pub(super) fn tree(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut folders = vec![String::new()];
@@ -278,7 +278,7 @@ impl DiskFixture {
 }
 
 fn names_in(folder: &Path) -> Vec<String> {
-    let entries = folder.read_dir().expect("a folder that can be read");
+    let entries = folder.read_dir().expect("a readable folder");
     let mut names: Vec<String> = entries
         .map(|entry| entry.expect("an entry").file_name().into_string().expect("a plain name"))
         .collect();

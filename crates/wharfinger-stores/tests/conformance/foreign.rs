@@ -1,4 +1,4 @@
-//! What others put into the bucket, under keys that are none of ours: listed like the rest, and in the way of nothing.
+//! Foreign objects in the bucket, with keys that the program never creates. They are listed like other objects.
 
 use std::sync::Arc;
 
@@ -28,14 +28,14 @@ const ODD: [&str; 16] = [
     "uploads/t/u/ +%",
 ];
 
-async fn is_listed_whole(options: S3Options, put: impl Fn(&str, &str) + Sync) {
+async fn check_listing(options: S3Options, put: impl Fn(&str, &str) + Sync) {
     std::thread::scope(|threads| {
         for key in ODD {
             threads.spawn(|| put(&options.bucket, key));
         }
     });
     let store = Arc::new(S3Store::connect(&options).await.expect("connected"));
-    store.probe().await.expect("a store that can be used");
+    store.probe().await.expect("a usable store");
     let mut expected = ODD;
     expected.sort_unstable();
     let listed: Vec<_> = store.list("", None).try_collect().await.expect("listed");
@@ -51,13 +51,13 @@ async fn is_listed_whole(options: S3Options, put: impl Fn(&str, &str) + Sync) {
 
 #[tokio::test]
 async fn odd_keys_are_listed_by_the_strict_server() {
-    is_listed_whole(strict_options(), |bucket, key| strict_s3::shared().insert_object(bucket, key, b"x")).await;
+    check_listing(strict_options(), |bucket, key| strict_s3::shared().insert_object(bucket, key, b"x")).await;
 }
 
 #[tokio::test]
 async fn odd_keys_are_listed_by_ceph() {
-    is_listed_whole(ceph_options(), |bucket, key| {
-        // As a signature wants it: all but the unreserved, and the separator.
+    check_listing(ceph_options(), |bucket, key| {
+        // Encoded as for a signature: all except unreserved characters and the slash.
         let encode = |byte: u8| match byte {
             b'-' | b'_' | b'.' | b'~' | b'/' => char::from(byte).to_string(),
             byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),

@@ -1,16 +1,16 @@
-//! Signed uploads and downloads, sent to the store itself: good for what was granted, refused for what differs.
-//! What `caps()` says a store enforces it enforces, and what it does not say it does not.
+//! Signed uploads and downloads, sent to the store itself. The signed request is accepted, and any other request is
+//! refused. The store enforces exactly the capabilities that it reports.
 
 use std::time::{Duration, Instant};
 
 use futures::TryStreamExt as _;
 use sha2::{Digest as _, Sha256};
-use wharfinger_stores::{BlobError, GetGrant, ListedObject, PutGrant, SignedRequest, UrlLifetime};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::{BlobError, GetGrant, ListedObject, PutGrant, SignedRequest, UrlLifetime};
 
-use super::sending::{Client, extended, tampered, with_header};
 use super::fixture::{LIFETIME, StoreFixture, key};
+use super::sending::{Client, extended, tampered, with_header};
 
 const BYTES: &[u8] = b"granted bytes";
 const TYPE: &str = "text/plain; charset=utf-8";
@@ -26,7 +26,7 @@ fn put_grant(key: &ObjectKey) -> PutGrant {
     }
 }
 
-/// What binds nothing but the length.
+/// A grant that only sets the length.
 fn plain_grant(key: &ObjectKey) -> PutGrant {
     PutGrant { content_type: None, checksum_sha256: None, ..put_grant(key) }
 }
@@ -97,7 +97,7 @@ pub(super) async fn an_upload_url_permits_only_the_signed_request(fixture: &Stor
         assert!(answer.refused(), "{} {}\n{}", answer.status, answer.text(), other.url);
         assert_eq!(all_keys(fixture).await, Vec::<String>::new(), "{}", other.url);
     }
-    assert!(client.send(&signed, BYTES).await.accepted(), "the true one was good all the time");
+    assert!(client.send(&signed, BYTES).await.accepted(), "the signed request is still accepted");
 }
 
 pub(super) async fn the_signed_headers_are_required(fixture: &StoreFixture) {
@@ -145,7 +145,7 @@ pub(super) async fn exactly_the_reported_capabilities_are_enforced(fixture: &Sto
         let answer = client.send(&change(sign(fixture, &grant).await), body).await;
         if enforced {
             assert!(answer.refused(), "{what}: {}", answer.status);
-            let error = fixture.store.head(&key, None).await.expect_err("nothing landed");
+            let error = fixture.store.head(&key, None).await.expect_err("no object was stored");
             assert!(matches!(error, BlobError::NotFound), "{what}: {error}");
         } else {
             assert!(answer.accepted(), "{what}: {} {}", answer.status, answer.text());
@@ -155,7 +155,7 @@ pub(super) async fn exactly_the_reported_capabilities_are_enforced(fixture: &Sto
     }
 }
 
-/// A URL cannot be revoked: what is deleted can be put again until it expires, and the cleanup has to wait.
+/// A URL cannot be revoked. A deleted object can be uploaded again until the URL expires, so the cleanup must wait.
 pub(super) async fn an_upload_url_can_be_used_again_after_a_delete(fixture: &StoreFixture) {
     let client = Client::new();
     let key = key("uploads/t/u/granted");
@@ -175,17 +175,22 @@ pub(super) async fn an_upload_url_can_be_used_again_after_a_delete(fixture: &Sto
     assert_eq!(bytes_of(fixture, &key).await, other);
 }
 
-/// Sends over and over until the answer is a refusal; the time is only there to end a test that fails.
-async fn until_refused(fixture: &StoreFixture, signed: &SignedRequest, body: &[u8], between: Option<&ObjectKey>) {
+/// Repeats the request until it is refused. The time limit ends a test that fails.
+async fn until_refused(
+    fixture: &StoreFixture,
+    signed: &SignedRequest,
+    body: &[u8],
+    between: Option<&ObjectKey>,
+) {
     let client = Client::new();
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let answer = client.send(signed, body).await;
         if answer.refused() {
             return;
         }
         assert!(answer.accepted(), "{} {}", answer.status, answer.text());
-        assert!(begun.elapsed() < Duration::from_secs(30), "still good: {}", signed.url);
+        assert!(started.elapsed() < Duration::from_secs(30), "the URL is still accepted: {}", signed.url);
         if let Some(key) = between {
             delete(fixture, key).await;
         }
@@ -225,7 +230,7 @@ pub(super) async fn a_signed_download_returns_the_object(fixture: &StoreFixture)
 pub(super) async fn a_download_url_permits_only_the_signed_request(fixture: &StoreFixture) {
     let client = Client::new();
     let key = fixture.put("uploads/t/u/granted", BYTES).await;
-    // Beside it lies what a changed path could find.
+    // Objects that a changed path would return.
     for other in ["uploads/t/u/grante", "uploads/t/u/grantedx"] {
         fixture.put(other, b"another's").await;
     }
@@ -242,5 +247,5 @@ pub(super) async fn a_download_url_permits_only_the_signed_request(fixture: &Sto
         let answer = client.send(other, b"").await;
         assert!(answer.refused(), "{} {}\n{}", answer.status, answer.text(), other.url);
     }
-    assert_eq!(client.send(&signed, b"").await.body, BYTES, "the true one was good all the time");
+    assert_eq!(client.send(&signed, b"").await.body, BYTES, "the signed request is still accepted");
 }

@@ -1,4 +1,4 @@
-//! Uploads on their way to disk: whole and right in their place, or nothing anywhere.
+//! Uploads to disk: a complete and correct object is placed, or nothing remains.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn nothing_is_left(disk: &DiskFixture) {
-    assert_eq!(disk.on_the_way(), Vec::<String>::new());
+fn assert_nothing_is_left(disk: &DiskFixture) {
+    assert_eq!(disk.incoming_names(), Vec::<String>::new());
     assert_eq!(disk.tree(), Vec::<String>::new());
 }
 
@@ -22,20 +22,24 @@ async fn an_upload_is_put_in_place() {
     let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
     let mut incoming =
-        disk.store.receive(file_id(), &key, 11, Some(sha256(b"hello world"))).await.expect("begun");
+        disk.store.receive(file_id(), &key, 11, Some(sha256(b"hello world"))).await.expect("started");
     for chunk in [&b"hello"[..], b"", b" ", b"world"] {
         incoming.write(chunk).await.expect("written");
         assert!(
             matches!(disk.store.head(&key, None).await, Err(BlobError::NotFound)),
-            "not before it is whole"
+            "the object is not visible before it is complete"
         );
     }
     let received = disk.store.place(incoming).await.expect("placed");
     assert_eq!(received.meta, disk.store.head(&key, None).await.expect("in place"));
     assert_eq!(received.meta.size, 11);
-    assert_eq!(disk.on_the_way().len(), 1, "the note stays until somebody has looked again");
+    assert_eq!(
+        disk.incoming_names().len(),
+        1,
+        "the temporary name stays until the caller has read the row again"
+    );
     received.keep();
-    assert_eq!(disk.on_the_way(), Vec::<String>::new());
+    assert_eq!(disk.incoming_names(), Vec::<String>::new());
     assert_eq!(std::fs::read(disk.path(&key)).expect("read"), b"hello world");
 }
 
@@ -43,20 +47,20 @@ async fn an_upload_is_put_in_place() {
 async fn only_the_announced_length_is_stored() {
     let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
-    let mut incoming = disk.store.receive(file_id(), &key, 5, None).await.expect("begun");
+    let mut incoming = disk.store.receive(file_id(), &key, 5, None).await.expect("started");
     incoming.write(b"12345").await.expect("written");
     let error = incoming.write(b"6").await.expect_err("too long");
     assert!(matches!(error, IncomingError::TooLong), "{error}");
-    assert!(disk.store.place(incoming).await.is_err(), "too long stays too long");
-    nothing_is_left(&disk);
+    assert!(disk.store.place(incoming).await.is_err(), "the upload stays refused");
+    assert_nothing_is_left(&disk);
 
-    let mut incoming = disk.store.receive(file_id(), &key, 5, None).await.expect("begun");
+    let mut incoming = disk.store.receive(file_id(), &key, 5, None).await.expect("started");
     incoming.write(b"1234").await.expect("written");
     let error = disk.store.place(incoming).await.err().expect("too short");
     assert!(matches!(error, IncomingError::TooShort(4)), "{error}");
-    nothing_is_left(&disk);
+    assert_nothing_is_left(&disk);
 
-    receive(&disk.store, &key, b"").await.expect("nothing was announced and nothing came").keep();
+    receive(&disk.store, &key, b"").await.expect("an empty upload").keep();
     assert_eq!(disk.store.head(&key, None).await.expect("in place").size, 0);
 }
 
@@ -64,21 +68,21 @@ async fn only_the_announced_length_is_stored() {
 async fn a_wrong_checksum_is_refused() {
     let disk = DiskFixture::new();
     let key = key("uploads/t/u/f");
-    let mut incoming = disk.store.receive(file_id(), &key, 5, Some(sha256(b"12345"))).await.expect("begun");
+    let mut incoming = disk.store.receive(file_id(), &key, 5, Some(sha256(b"12345"))).await.expect("started");
     incoming.write(b"12346").await.expect("written");
     let error = disk.store.place(incoming).await.err().expect("other bytes");
     assert!(matches!(error, IncomingError::Checksum), "{error}");
-    nothing_is_left(&disk);
+    assert_nothing_is_left(&disk);
 }
 
 #[tokio::test]
 async fn an_interrupted_upload_leaves_nothing() {
     let disk = DiskFixture::new();
-    let mut incoming = disk.store.receive(file_id(), &key("uploads/t/u/f"), 5, None).await.expect("begun");
+    let mut incoming = disk.store.receive(file_id(), &key("uploads/t/u/f"), 5, None).await.expect("started");
     incoming.write(b"123").await.expect("written");
-    assert_eq!(disk.on_the_way().len(), 1);
+    assert_eq!(disk.incoming_names().len(), 1);
     drop(incoming);
-    nothing_is_left(&disk);
+    assert_nothing_is_left(&disk);
 }
 
 #[tokio::test]
@@ -86,11 +90,11 @@ async fn an_existing_object_is_never_replaced() {
     let disk = DiskFixture::new();
     let key = disk.put("uploads/t/u/f", b"first").await;
     let before = disk.store.head(&key, None).await.expect("in place");
-    let error = receive(&disk.store, &key, b"second").await.err().expect("taken");
+    let error = receive(&disk.store, &key, b"second").await.err().expect("the key exists");
     assert!(matches!(error, IncomingError::Exists), "{error}");
     assert_eq!(disk.store.head(&key, None).await.expect("in place"), before);
     assert_eq!(std::fs::read(disk.path(&key)).expect("read"), b"first");
-    assert_eq!(disk.on_the_way(), Vec::<String>::new());
+    assert_eq!(disk.incoming_names(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,24 +118,24 @@ async fn only_one_of_many_uploads_of_a_key_is_stored() {
     let winners: Vec<u8> = received.into_iter().filter_map(|upload| upload.expect("ended")).collect();
     assert_eq!(winners.len(), 1);
     assert_eq!(std::fs::read(disk.path(&key)).expect("read"), winners);
-    assert_eq!(disk.on_the_way(), Vec::<String>::new());
+    assert_eq!(disk.incoming_names(), Vec::<String>::new());
 }
 
-/// The file ended while its bytes were on their way.
+/// The file ended during the upload.
 #[tokio::test]
 async fn a_late_upload_is_withdrawn() {
     let disk = DiskFixture::new();
     let late = key("uploads/t/u/late");
-    let received = receive(&disk.store, &late, b"x").await.expect("landed");
+    let received = receive(&disk.store, &late, b"x").await.expect("stored");
     received.withdraw().await.expect("withdrawn");
     assert!(matches!(disk.store.head(&late, None).await, Err(BlobError::NotFound)));
-    assert_eq!(disk.on_the_way(), Vec::<String>::new());
+    assert_eq!(disk.incoming_names(), Vec::<String>::new());
 
-    // The place was emptied and taken by another meanwhile: those bytes are not ours to remove.
-    let received = receive(&disk.store, &late, b"x").await.expect("landed");
+    // The object was deleted and replaced by another one in the meantime. The other object must stay.
+    let received = receive(&disk.store, &late, b"x").await.expect("stored");
     assert!(matches!(disk.store.delete_many(std::slice::from_ref(&late)).await[..], [Ok(())]));
-    disk.put("uploads/t/u/late", b"another's").await;
+    disk.put("uploads/t/u/late", b"the other").await;
     received.withdraw().await.expect("nothing to withdraw");
     assert_eq!(disk.store.head(&late, None).await.expect("in place").size, 9);
-    assert_eq!(disk.on_the_way(), Vec::<String>::new());
+    assert_eq!(disk.incoming_names(), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Listing: in the order of bytes, under any prefix, after any key. The scans merge this with the catalog.
+//! Listings in byte order, with any prefix and any start key. Scans compare them with the catalog in this order.
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use wharfinger_stores::{BlobStore, ListedObject};
@@ -20,7 +20,7 @@ pub(super) async fn an_empty_store_lists_nothing(fixture: &StoreFixture) {
     }
 }
 
-/// The separator sorts between `-` and `0`, so a folder does not sort where its name alone would.
+/// The slash sorts between `-` and `0`, so a folder sorts differently from its name alone.
 pub(super) async fn keys_are_listed_in_byte_order(fixture: &StoreFixture) {
     let mut all = [
         "derived/a",
@@ -48,8 +48,21 @@ pub(super) async fn keys_are_listed_in_byte_order(fixture: &StoreFixture) {
 
     let mut places: Vec<&str> = all.to_vec();
     places.extend([
-        "", "a", "uploads", "uploads/", "uploads/a", "uploads/a-b", "uploads/a-b/", "uploads/a-b/y",
-        "uploads/a/", "uploads/a/xy", "uploads/a.", "uploads/a/x/", "uploads1", "v", "~",
+        "",
+        "a",
+        "uploads",
+        "uploads/",
+        "uploads/a",
+        "uploads/a-b",
+        "uploads/a-b/",
+        "uploads/a-b/y",
+        "uploads/a/",
+        "uploads/a/xy",
+        "uploads/a.",
+        "uploads/a/x/",
+        "uploads1",
+        "v",
+        "~",
     ]);
     for prefix in &places {
         for after in &places {
@@ -85,7 +98,8 @@ pub(super) async fn a_listing_can_be_dropped_early(fixture: &StoreFixture) {
 
 pub(super) async fn a_listing_of_many_pages_is_complete(fixture: &StoreFixture) {
     let count = fixture.keys_per_page + 50;
-    let all: Vec<String> = (0..count).map(|n| format!("uploads/t/u/{:06}", (n * 7_919) % 1_000_000)).collect();
+    let all: Vec<String> =
+        (0..count).map(|n| format!("uploads/t/u/{:06}", (n * 7_919) % 1_000_000)).collect();
     stream::iter(&all).for_each_concurrent(16, |key| async { drop(fixture.put(key, b"").await) }).await;
     fixture.put("uploads/t/v/beyond", b"").await;
     let mut sorted = all;

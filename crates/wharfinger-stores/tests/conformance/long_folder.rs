@@ -1,4 +1,4 @@
-//! A folder longer than what is held of it at a time: listed in order and in full, from its start or its middle.
+//! A folder with more names than the listing holds in memory. It is listed completely and in order.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ async fn a_long_folder_is_listed_in_order() {
     let disk = DiskFixture::in_memory();
     let folder = disk.root().join("uploads/t/u");
     fs::create_dir_all(&folder).expect("made");
-    // Made in another order than they are listed in: the step shares no divisor with the count.
+    // The files are created in another order than they are listed. The step and the count have no common divisor.
     for n in 0..NAMES {
         fs::File::create(folder.join(format!("{:06}", n * 7_919 % NAMES))).expect("made");
     }
@@ -29,7 +29,7 @@ async fn a_long_folder_is_listed_in_order() {
     }
     assert_eq!(next, NAMES);
 
-    // From the middle and from just before the borders of what is held at a time, without a gap or a repeat.
+    // From the middle, and around the borders of the windows in memory, without a gap or a repetition.
     for start in [NAMES / 2, 65_534, 65_535, 65_536, 131_072, NAMES - 1] {
         let after = format!("uploads/t/u/{start:06}");
         let keys: Vec<String> = disk

@@ -1,4 +1,4 @@
-//! The promises of the blob stores: one suite for all of them, then what only local disk promises.
+//! Conformance tests of the blob stores: one suite for all stores, then tests of single stores.
 
 mod addressing;
 mod azure_entra;
@@ -20,30 +20,30 @@ mod unmounted_disk;
 mod versions;
 mod walking;
 
-/// Each case once per store. A store that is added joins by a way to make an empty one. The program serves local
-/// disk's URLs itself, so that only the others have something to say to those who use them.
+/// Runs each case once per store. A new store only needs a `StoreFixture`. The cases of remote stores test signed URLs;
+/// the program itself serves the URLs of local disk.
 macro_rules! cases {
     (
-        every store { $($room:ident: $($case:ident)+;)+ }
-        remote stores { $($remote_room:ident: $($remote_case:ident)+;)+ }
+        every store { $($module:ident: $($case:ident)+;)+ }
+        remote stores { $($remote_module:ident: $($remote_case:ident)+;)+ }
     ) => {
-        $(mod $room;)+
-        $(mod $remote_room;)+
+        $(mod $module;)+
+        $(mod $remote_module;)+
 
-        cases!(@store disk $($($room $case)+)+);
-        cases!(@store ceph $($($room $case)+)+ $($($remote_room $remote_case)+)+);
-        cases!(@store ceph_prefix $($($room $case)+)+ $($($remote_room $remote_case)+)+);
-        cases!(@store ceph_versions $($($room $case)+)+ $($($remote_room $remote_case)+)+);
-        cases!(@store strict $($($room $case)+)+ $($($remote_room $remote_case)+)+);
-        cases!(@store azure $($($room $case)+)+ $($($remote_room $remote_case)+)+);
-        cases!(@store azure_prefix $($($room $case)+)+ $($($remote_room $remote_case)+)+);
+        cases!(@store disk $($($module $case)+)+);
+        cases!(@store ceph $($($module $case)+)+ $($($remote_module $remote_case)+)+);
+        cases!(@store ceph_prefix $($($module $case)+)+ $($($remote_module $remote_case)+)+);
+        cases!(@store ceph_versions $($($module $case)+)+ $($($remote_module $remote_case)+)+);
+        cases!(@store strict $($($module $case)+)+ $($($remote_module $remote_case)+)+);
+        cases!(@store azure $($($module $case)+)+ $($($remote_module $remote_case)+)+);
+        cases!(@store azure_prefix $($($module $case)+)+ $($($remote_module $remote_case)+)+);
     };
-    (@store $store:ident $($room:ident $case:ident)+) => {
+    (@store $store:ident $($module:ident $case:ident)+) => {
         mod $store {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    super::$room::$case(&super::fixture::StoreFixture::$store().await).await;
+                    super::$module::$case(&super::fixture::StoreFixture::$store().await).await;
                 }
             )+
         }

@@ -1,8 +1,8 @@
-//! One object at a time: measuring, reading, deleting.
+//! Single objects: metadata, reads, deletes.
 
 use futures::TryStreamExt as _;
-use wharfinger_stores::{BlobError, BlobStore, ListedObject};
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::{BlobError, BlobStore, ListedObject};
 
 use super::fixture::{StoreFixture, key, pin};
 
@@ -35,7 +35,7 @@ pub(super) async fn head_returns_size_etag_and_time(fixture: &StoreFixture) {
     let meta = fixture.store.head(&full, None).await.expect("present");
     assert_eq!(meta.size, 12);
     assert!(!meta.etag.is_empty());
-    assert_eq!(fixture.store.head(&full, None).await.expect("present"), meta, "the same bytes, the same answer");
+    assert_eq!(fixture.store.head(&full, None).await.expect("present"), meta, "the metadata is stable");
     let listed: Vec<ListedObject> = fixture.store.list("uploads/", None).try_collect().await.expect("listed");
     let listed = listed.iter().find(|one| one.key == full.as_str()).expect("listed").modified_at;
     assert_eq!(meta.modified_at.map(|at| at / 1_000), Some(listed / 1_000), "the same time, in seconds");
@@ -53,7 +53,7 @@ pub(super) async fn different_content_has_a_different_etag(fixture: &StoreFixtur
 }
 
 pub(super) async fn ranges_of_bytes_are_read(fixture: &StoreFixture) {
-    // More than any store sends at once, and no two stretches alike.
+    // More bytes than one chunk of any store, and without repetitions.
     let bytes: Vec<u8> = (0..700_001u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let key = fixture.put("uploads/t/u/f", &bytes).await;
     let etag = fixture.store.head(&key, None).await.expect("present").etag;
@@ -85,7 +85,7 @@ pub(super) async fn a_changed_object_is_not_read(fixture: &StoreFixture) {
     assert!(matches!(fixture.store.delete_many(std::slice::from_ref(&key)).await[..], [Ok(())]));
     fixture.put("uploads/t/u/f", b"afterwards").await;
     for etag in [before.as_str(), "", "another"] {
-        let error = read(&*fixture.store, &key, etag, 0, None).await.expect_err("not what was confirmed");
+        let error = read(&*fixture.store, &key, etag, 0, None).await.expect_err("not the confirmed object");
         assert!(matches!(error, BlobError::Changed), "{error}");
     }
     let after = fixture.store.head(&key, None).await.expect("present").etag;
@@ -96,10 +96,13 @@ pub(super) async fn a_delete_returns_one_outcome_per_key(fixture: &StoreFixture)
     let one = fixture.put("uploads/t/u/one", b"1").await;
     let two = fixture.put("uploads/t/v/two", b"2").await;
     let kept = fixture.put("uploads/t/u/one-more", b"3").await;
-    let absent = key("uploads/nobody/at/all");
+    let absent = key("uploads/unknown/at/all");
     let keys = [one.clone(), absent.clone(), two.clone(), one.clone()];
     let outcomes = fixture.store.delete_many(&keys).await;
-    assert!(matches!(outcomes[..], [Ok(()), Ok(()), Ok(()), Ok(())]), "absent is as good as deleted: {outcomes:?}");
+    assert!(
+        matches!(outcomes[..], [Ok(()), Ok(()), Ok(()), Ok(())]),
+        "an absent key counts as deleted: {outcomes:?}"
+    );
     for gone in [&one, &two] {
         assert!(matches!(fixture.store.head(gone, None).await, Err(BlobError::NotFound)));
     }
@@ -108,7 +111,7 @@ pub(super) async fn a_delete_returns_one_outcome_per_key(fixture: &StoreFixture)
     assert!(fixture.store.delete_many(&[]).await.is_empty());
 }
 
-/// Where the store takes a condition, another object under the same name stays.
+/// If the store supports conditional deletes, a replaced object stays.
 pub(super) async fn an_unchanged_object_is_deleted(fixture: &StoreFixture) {
     let one = fixture.put("uploads/t/u/one", b"1").await;
     let two = fixture.put("uploads/t/u/two", b"2").await;
@@ -130,13 +133,14 @@ pub(super) async fn an_unchanged_object_is_deleted(fixture: &StoreFixture) {
     assert!(matches!(fixture.store.head(&one, None).await, Err(BlobError::NotFound)));
     assert_eq!(fixture.store.head(&kept, None).await.expect("kept").size, 1);
     let again = fixture.store.delete_if_unchanged(&seen[..1], true).await;
-    assert!(matches!(again[..], [Ok(())]), "absent is as good as deleted: {again:?}");
+    assert!(matches!(again[..], [Ok(())]), "an absent key counts as deleted: {again:?}");
 }
 
 pub(super) async fn a_full_batch_is_deleted(fixture: &StoreFixture) {
     let present = fixture.put("uploads/t/u/f7", b"x").await;
-    let keys: Vec<ObjectKey> =
-        (0..fixture.store.capabilities().delete_batch_max).map(|n| key(&format!("uploads/t/u/f{n}"))).collect();
+    let keys: Vec<ObjectKey> = (0..fixture.store.capabilities().delete_batch_max)
+        .map(|n| key(&format!("uploads/t/u/f{n}")))
+        .collect();
     let outcomes = fixture.store.delete_many(&keys).await;
     assert_eq!(outcomes.len(), keys.len());
     assert!(outcomes.iter().all(Result::is_ok));
@@ -144,24 +148,28 @@ pub(super) async fn a_full_batch_is_deleted(fixture: &StoreFixture) {
 }
 
 pub(super) async fn the_check_of_a_working_store_succeeds(fixture: &StoreFixture) {
-    fixture.store.check().await.expect("it works");
+    fixture.store.check().await.expect("usable");
     assert!(!fixture.store.kind().is_empty());
     fixture.put("uploads/t/u/f", b"x").await;
-    fixture.store.check().await.expect("it still works");
+    fixture.store.check().await.expect("still usable");
 }
 
-/// Whatever parses as a key can be one, with nothing about it changed on the way.
+/// Every text that parses as a key is stored under exactly this key.
 pub(super) async fn every_valid_key_is_stored_unchanged(fixture: &StoreFixture) {
     let longest = "x".repeat(255);
     let odd = [
-        "%", "%%", "%2E%2E", "%2e%2e", "%25", "%252F", "%2F", "%00", "%0A", "%20", "%C3%BC", "%FF", "%zz", "~", "~-_",
-        "-", "_", "0", "A", "a", &longest,
+        "%", "%%", "%2E%2E", "%2e%2e", "%25", "%252F", "%2F", "%00", "%0A", "%20", "%C3%BC", "%FF", "%zz",
+        "~", "~-_", "-", "_", "0", "A", "a", &longest,
     ];
     for name in odd {
         let text = format!("uploads/{name}/u/{name}");
         let key = fixture.put(&text, name.as_bytes()).await;
         let etag = fixture.store.head(&key, None).await.expect("present").etag;
-        assert_eq!(read(&*fixture.store, &key, &etag, 0, None).await.expect("read"), name.as_bytes(), "{text}");
+        assert_eq!(
+            read(&*fixture.store, &key, &etag, 0, None).await.expect("read"),
+            name.as_bytes(),
+            "{text}"
+        );
     }
     let mut all = odd.map(|name| format!("uploads/{name}/u/{name}"));
     all.sort();

@@ -1,25 +1,31 @@
-//! Uploads in parts: joined to exactly the bytes that were sent, or abandoned without a trace.
+//! Multipart uploads: completed to exactly the sent bytes, or aborted completely.
 
 use futures::TryStreamExt as _;
 use futures::future::join_all;
-use wharfinger_stores::{
-    BlobError, GetGrant, Part, PartGrant, MultipartStore, SignedRequest, UnfinishedUpload,
-};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_stores::{
+    BlobError, GetGrant, MultipartStore, Part, PartGrant, SignedRequest, UnfinishedUpload,
+};
 
-use super::sending::{Client, extended, tampered};
 use super::fixture::{LIFETIME, StoreFixture, key};
+use super::sending::{Client, extended, tampered};
 
 fn multipart(fixture: &StoreFixture) -> &dyn MultipartStore {
-    fixture.store.multipart().expect("the store takes uploads in parts")
+    fixture.store.multipart().expect("the store supports multipart uploads")
 }
 
-async fn begun(fixture: &StoreFixture, key: &ObjectKey) -> String {
-    multipart(fixture).start(key, None).await.expect("begun")
+async fn started(fixture: &StoreFixture, key: &ObjectKey) -> String {
+    multipart(fixture).start(key, None).await.expect("started")
 }
 
-async fn signed(fixture: &StoreFixture, key: &ObjectKey, upload_id: &str, number: u32, size: usize) -> SignedRequest {
+async fn signed(
+    fixture: &StoreFixture,
+    key: &ObjectKey,
+    upload_id: &str,
+    number: u32,
+    size: usize,
+) -> SignedRequest {
     let upload_id = upload_id.to_owned();
     let grant = PartGrant { key: key.clone(), upload_id, number, size: size as u64, lifetime: LIFETIME };
     multipart(fixture).sign_part(&grant).await.expect("signed")
@@ -43,29 +49,30 @@ async fn is_absent(fixture: &StoreFixture, key: &ObjectKey) -> bool {
     matches!(fixture.store.head(key, None).await, Err(BlobError::NotFound))
 }
 
-/// No two stretches alike.
+/// Bytes without repetitions.
 fn noise(length: usize, seed: u32) -> Vec<u8> {
     (0..length as u32).map(|n| (n.wrapping_add(seed).wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
 pub(super) async fn parts_are_joined_in_the_order_of_their_numbers(fixture: &StoreFixture) {
     let key = key("uploads/t/u/large");
-    let upload_id = multipart(fixture).start(&key, Some("video/mp4")).await.expect("begun");
-    let smallest = usize::try_from(multipart(fixture).limits().part_bytes_min).expect("a small number");
-    let bytes = [noise(smallest, 1), noise(smallest + 1, 2), noise(77, 3)];
-    // A part that is sent again replaces what came before.
+    let upload_id = multipart(fixture).start(&key, Some("video/mp4")).await.expect("started");
+    let part_bytes_min = usize::try_from(multipart(fixture).limits().part_bytes_min).expect("a small number");
+    let bytes = [noise(part_bytes_min, 1), noise(part_bytes_min + 1, 2), noise(77, 3)];
+    // A part that is sent again replaces the earlier one.
     send(fixture, &key, &upload_id, 2, &noise(99, 9)).await;
-    let sent = [3u32, 1, 2].map(|number| send(fixture, &key, &upload_id, number, &bytes[number as usize - 1]));
+    let sent =
+        [3u32, 1, 2].map(|number| send(fixture, &key, &upload_id, number, &bytes[number as usize - 1]));
     join_all(sent).await;
 
     let held = parts(fixture, &key, &upload_id).await.expect("listed");
     let seen: Vec<(u32, u64)> = held.iter().map(|part| (part.number, part.size)).collect();
-    assert_eq!(seen, [(1, smallest as u64), (2, smallest as u64 + 1), (3, 77)]);
-    assert!(is_absent(fixture, &key).await, "not before they are joined");
+    assert_eq!(seen, [(1, part_bytes_min as u64), (2, part_bytes_min as u64 + 1), (3, 77)]);
+    assert!(is_absent(fixture, &key).await, "the object does not exist before the upload is completed");
 
-    multipart(fixture).complete(&key, &upload_id, Some("video/mp4"), &held).await.expect("joined");
+    multipart(fixture).complete(&key, &upload_id, Some("video/mp4"), &held).await.expect("completed");
     let whole = bytes.concat();
-    let meta = fixture.store.head(&key, None).await.expect("joined");
+    let meta = fixture.store.head(&key, None).await.expect("completed");
     assert_eq!(meta.size, whole.len() as u64);
     let grant = GetGrant {
         key: key.clone(),
@@ -75,17 +82,17 @@ pub(super) async fn parts_are_joined_in_the_order_of_their_numbers(fixture: &Sto
         lifetime: LIFETIME,
     };
     let answer = Client::new().send(&fixture.store.sign_get(&grant).await.expect("signed"), b"").await;
-    assert!(answer.body == whole, "{}: not the bytes that were sent", answer.status);
+    assert!(answer.body == whole, "{}: the bytes differ from the sent bytes", answer.status);
     assert_eq!(answer.header("content-type"), "video/mp4");
 
     assert_eq!(unfinished(fixture, "").await, []);
-    let error = parts(fixture, &key, &upload_id).await.expect_err("it is no upload any more");
+    let error = parts(fixture, &key, &upload_id).await.expect_err("the upload has ended");
     assert!(matches!(error, BlobError::NotFound), "{error}");
 }
 
 pub(super) async fn a_part_of_wrong_length_is_refused_or_reported(fixture: &StoreFixture) {
     let key = key("uploads/t/u/large");
-    let upload_id = begun(fixture, &key).await;
+    let upload_id = started(fixture, &key).await;
     let signed = signed(fixture, &key, &upload_id, 1, 10).await;
     for bytes in [&b"longer than ten"[..], b"shorter"] {
         let answer = Client::new().send(&signed, bytes).await;
@@ -95,7 +102,11 @@ pub(super) async fn a_part_of_wrong_length_is_refused_or_reported(fixture: &Stor
             assert_eq!(held, []);
         } else {
             assert!(answer.accepted(), "{}", answer.status);
-            assert_eq!(held.first().map(|part| part.size), Some(bytes.len() as u64), "what came is told");
+            assert_eq!(
+                held.first().map(|part| part.size),
+                Some(bytes.len() as u64),
+                "the real size is reported"
+            );
         }
     }
 }
@@ -103,7 +114,7 @@ pub(super) async fn a_part_of_wrong_length_is_refused_or_reported(fixture: &Stor
 pub(super) async fn a_part_url_permits_only_the_signed_request(fixture: &StoreFixture) {
     let client = Client::new();
     let key = key("uploads/t/u/large");
-    let upload_id = begun(fixture, &key).await;
+    let upload_id = started(fixture, &key).await;
     let signed = signed(fixture, &key, &upload_id, 1, 4).await;
     for method in ["GET", "HEAD", "DELETE", "POST"] {
         let answer = client.send_as(method, &signed, b"part").await;
@@ -119,77 +130,80 @@ pub(super) async fn a_part_url_permits_only_the_signed_request(fixture: &StoreFi
     }
     assert_eq!(parts(fixture, &key, &upload_id).await.expect("listed"), []);
     assert!(is_absent(fixture, &key).await);
-    assert!(client.send(&signed, b"part").await.accepted(), "the true one was good all the time");
+    assert!(client.send(&signed, b"part").await.accepted(), "the signed request is still accepted");
     assert_eq!(parts(fixture, &key, &upload_id).await.expect("listed").len(), 1);
 }
 
 pub(super) async fn an_upload_with_a_missing_part_is_not_completed(fixture: &StoreFixture) {
     let key = key("uploads/t/u/large");
-    let upload_id = begun(fixture, &key).await;
+    let upload_id = started(fixture, &key).await;
     send(fixture, &key, &upload_id, 2, b"the second").await;
     let held = parts(fixture, &key, &upload_id).await.expect("listed");
-    let smallest = multipart(fixture).limits().part_bytes_min;
-    let never_came = Part { number: 1, size: smallest, etag: "d41d8cd98f00b204e9800998ecf8427e".into() };
-    let error = multipart(fixture).complete(&key, &upload_id, None, &[never_came, held[0].clone()]).await;
+    let part_bytes_min = multipart(fixture).limits().part_bytes_min;
+    let not_sent = Part { number: 1, size: part_bytes_min, etag: "d41d8cd98f00b204e9800998ecf8427e".into() };
+    let error = multipart(fixture).complete(&key, &upload_id, None, &[not_sent, held[0].clone()]).await;
     assert!(matches!(error, Err(BlobError::NotFound)), "{error:?}");
     assert!(is_absent(fixture, &key).await);
-    assert_eq!(parts(fixture, &key, &upload_id).await.expect("listed"), held, "nothing is lost by it");
+    assert_eq!(parts(fixture, &key, &upload_id).await.expect("listed"), held, "the parts stay");
 
-    multipart(fixture).complete(&key, &upload_id, None, &held).await.expect("what is there is joined");
-    assert_eq!(fixture.store.head(&key, None).await.expect("joined").size, 10);
+    multipart(fixture)
+        .complete(&key, &upload_id, None, &held)
+        .await
+        .expect("completed with the existing parts");
+    assert_eq!(fixture.store.head(&key, None).await.expect("completed").size, 10);
 }
 
 pub(super) async fn an_aborted_upload_leaves_nothing(fixture: &StoreFixture) {
     let (this, longer) = (key("uploads/t/u/f"), key("uploads/t/u/f2"));
     fixture.put("uploads/t/u/f", b"finished before").await;
-    let first = begun(fixture, &this).await;
-    let second = begun(fixture, &this).await;
-    let others = begun(fixture, &longer).await;
+    let first = started(fixture, &this).await;
+    let second = started(fixture, &this).await;
+    let others = started(fixture, &longer).await;
     send(fixture, &this, &first, 1, b"part").await;
     send(fixture, &longer, &others, 1, b"part").await;
     let late = signed(fixture, &this, &first, 2, 4).await;
 
     for _ in 0..2 {
-        multipart(fixture).abort_all(&this).await.expect("abandoned, and again");
+        multipart(fixture).abort_all(&this).await.expect("aborted twice");
         let left = unfinished(fixture, "uploads/t/u/f").await;
         let left: Vec<_> = left.iter().map(|upload| (upload.key.as_str(), &upload.upload_id)).collect();
-        assert_eq!(left, [(longer.as_str(), &others)], "another key that begins alike is another key");
+        assert_eq!(left, [(longer.as_str(), &others)], "the upload of a longer key stays");
     }
     for gone in [&first, &second] {
-        let error = parts(fixture, &this, gone).await.expect_err("abandoned");
+        let error = parts(fixture, &this, gone).await.expect_err("aborted");
         assert!(matches!(error, BlobError::NotFound), "{error}");
-        let error = multipart(fixture).complete(&this, gone, None, &[]).await.expect_err("abandoned");
+        let error = multipart(fixture).complete(&this, gone, None, &[]).await.expect_err("aborted");
         assert!(!matches!(error, BlobError::Changed), "{error}");
     }
-    // Azure knows no uploads, only blocks of a name: one that comes late is taken, and belongs to nothing.
+    // Azure has no uploads, only blocks of a blob. It accepts a late block, which belongs to no upload.
     let refused = Client::new().send(&late, b"late").await.refused();
-    assert!(refused || fixture.store.kind() == "azure", "what was signed for it goes nowhere");
-    assert_eq!(fixture.store.head(&this, None).await.expect("kept").size, 15, "no object is touched");
+    assert!(refused || fixture.store.kind() == "azure", "a late part is refused");
+    assert_eq!(fixture.store.head(&this, None).await.expect("kept").size, 15, "the object is unchanged");
     assert_eq!(parts(fixture, &longer, &others).await.expect("listed").len(), 1);
 }
 
 pub(super) async fn one_of_several_uploads_is_aborted(fixture: &StoreFixture) {
     let key = key("uploads/t/u/f");
-    let unwanted = begun(fixture, &key).await;
-    let wanted = begun(fixture, &key).await;
+    let unwanted = started(fixture, &key).await;
+    let wanted = started(fixture, &key).await;
     send(fixture, &key, &wanted, 1, b"kept").await;
     for _ in 0..2 {
-        multipart(fixture).abort(&key, &unwanted).await.expect("abandoned, and again");
+        multipart(fixture).abort(&key, &unwanted).await.expect("aborted twice");
     }
     let left = unfinished(fixture, "").await;
     assert_eq!(left.iter().map(|upload| &upload.upload_id).collect::<Vec<_>>(), [&wanted]);
     let held = parts(fixture, &key, &wanted).await.expect("listed");
-    multipart(fixture).complete(&key, &wanted, None, &held).await.expect("joined");
-    assert_eq!(fixture.store.head(&key, None).await.expect("joined").size, 4);
+    multipart(fixture).complete(&key, &wanted, None, &held).await.expect("completed");
+    assert_eq!(fixture.store.head(&key, None).await.expect("completed").size, 4);
 }
 
 pub(super) async fn unfinished_uploads_are_listed_once_each(fixture: &StoreFixture) {
     let mut all = Vec::new();
     for name in ["b", "a-", "a", "a/x", "b", "%2E", "a/y", "c", "a0", "b"] {
         let key = key(&format!("uploads/t/{name}"));
-        all.push((key.as_str().to_owned(), begun(fixture, &key).await));
+        all.push((key.as_str().to_owned(), started(fixture, &key).await));
     }
-    begun(fixture, &key("uploads/u/x")).await;
+    started(fixture, &key("uploads/u/x")).await;
     let listed = unfinished(fixture, "uploads/t/").await;
     let year_2020 = 1_577_836_800_000;
     assert!(listed.iter().all(|upload| upload.started_at.is_none_or(|at| at > year_2020)), "{listed:?}");
@@ -198,5 +212,5 @@ pub(super) async fn unfinished_uploads_are_listed_once_each(fixture: &StoreFixtu
     all.sort();
     assert_eq!(listed, all);
     assert_eq!(unfinished(fixture, "uploads/t/a/").await.len(), 2);
-    assert_eq!(unfinished(fixture, "uploads/nobody/").await, []);
+    assert_eq!(unfinished(fixture, "uploads/unknown/").await, []);
 }

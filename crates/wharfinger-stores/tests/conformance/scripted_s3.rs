@@ -1,4 +1,4 @@
-//! An S3 server that says what a test tells it to say.
+//! An S3 server with scripted answers.
 
 use std::net::SocketAddr;
 
@@ -31,14 +31,14 @@ pub(super) fn error(status: u16, code: &str) -> Vec<u8> {
     xml(status, &format!("<Error><Code>{code}</Code><Message>Because.</Message></Error>"))
 }
 
-/// A request handed on to a real server as it is, and its whole answer.
-pub(super) fn relayed(asked: &ReceivedRequest, to: SocketAddr) -> Vec<u8> {
+/// Forwards a request unchanged to a real server. Returns its whole answer.
+pub(super) fn relayed(request: &ReceivedRequest, to: SocketAddr) -> Vec<u8> {
     use std::io::{Read as _, Write as _};
-    let mut server = std::net::TcpStream::connect(to).expect("the server is there");
-    let end_of_line = asked.raw.windows(2).position(|pair| pair == b"\r\n").expect("a request") + 2;
-    server.write_all(&asked.raw[..end_of_line]).expect("written");
+    let mut server = std::net::TcpStream::connect(to).expect("the server is running");
+    let end_of_line = request.raw.windows(2).position(|pair| pair == b"\r\n").expect("a request") + 2;
+    server.write_all(&request.raw[..end_of_line]).expect("written");
     server.write_all(b"connection: close\r\n").expect("written");
-    server.write_all(&asked.raw[end_of_line..]).expect("written");
+    server.write_all(&request.raw[end_of_line..]).expect("written");
     let mut answer = Vec::new();
     server.read_to_end(&mut answer).expect("answered");
     answer

@@ -1,4 +1,4 @@
-//! Sends what was signed, as a client would, and what was not, as somebody else would.
+//! An HTTP client for signed requests and for tampered ones.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ impl Answer {
         (200..300).contains(&self.status)
     }
 
-    /// A clear no, and no accident of the server's. Some do not know what they were made to read.
+    /// A refusal, and not a failure of the server. Some stores answer 501 to requests that they do not know.
     pub(super) fn refused(&self) -> bool {
         (400..500).contains(&self.status) || self.status == 501
     }
@@ -38,8 +38,8 @@ impl Client {
         Client(reqwest::Client::new())
     }
 
-    /// One that finds a host at an address that no name server would tell.
-    pub(super) fn knowing(host: &str, address: SocketAddr) -> Client {
+    /// A client that resolves the host to this address.
+    pub(super) fn resolving(host: &str, address: SocketAddr) -> Client {
         let client = reqwest::Client::builder().resolve(host, address).build();
         Client(client.expect("a client"))
     }
@@ -48,7 +48,7 @@ impl Client {
         self.send_as(signed.method, signed, body).await
     }
 
-    /// With another method than was signed.
+    /// Sends the request with another method.
     pub(super) async fn send_as(&self, method: &str, signed: &SignedRequest, body: &[u8]) -> Answer {
         let method = method.parse().expect("a method");
         let mut request = self.0.request(method, &signed.url);
@@ -69,7 +69,7 @@ pub(super) fn to(signed: &SignedRequest, url: String) -> SignedRequest {
     SignedRequest { url, ..signed.clone() }
 }
 
-/// The request with one header changed, or removed where there is no value.
+/// The request with one header changed, or removed if the value is None.
 pub(super) fn with_header(signed: &SignedRequest, name: &str, value: Option<&str>) -> SignedRequest {
     let mut other = signed.clone();
     other.headers.retain(|(header, _)| header != name);
@@ -77,7 +77,7 @@ pub(super) fn with_header(signed: &SignedRequest, name: &str, value: Option<&str
     other
 }
 
-/// The request with its path and each parameter of its query changed, and each parameter removed.
+/// Copies of the request, each with a changed path, or with one query parameter changed or removed.
 pub(super) fn tampered(signed: &SignedRequest) -> Vec<SignedRequest> {
     let (path, query) = signed.url.split_once('?').expect("a signed URL has a query");
     let parameters: Vec<&str> = query.split('&').collect();
@@ -104,7 +104,7 @@ pub(super) fn tampered(signed: &SignedRequest) -> Vec<SignedRequest> {
     urls.into_iter().map(|url| to(signed, url)).collect()
 }
 
-/// The request with something more in its query.
+/// Copies of the request, each with an additional query parameter.
 pub(super) fn extended(signed: &SignedRequest) -> Vec<SignedRequest> {
     let more = ["x=1", "acl", "uploads", "uploadId=x&partNumber=1", "versionId=x", "X-Amz-Expires=604800"];
     more.iter().map(|more| to(signed, format!("{}&{more}", signed.url))).collect()

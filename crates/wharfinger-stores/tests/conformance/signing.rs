@@ -1,4 +1,4 @@
-//! Signed URLs of the local store: good for exactly what was granted, and for nothing that differs in one bit.
+//! Signed URLs of the local store are valid for exactly the signed request. Any changed bit makes them invalid.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -30,11 +30,11 @@ fn get_grant() -> GetGrant {
     }
 }
 
-/// Takes a URL apart as the program does that serves it: each side decoded once.
+/// Parses a URL like the program: each part is decoded once.
 fn parsed(signed: &SignedRequest) -> (ObjectKey, SignedQuery) {
     let rest = signed.url.strip_prefix(PUBLIC_URL).and_then(|rest| rest.strip_prefix(ROUTE));
     let (path, query) = rest.and_then(|rest| rest.split_once('?')).expect("a path and a query");
-    let query = serde_urlencoded::from_str(query).expect("a query of ours");
+    let query = serde_urlencoded::from_str(query).expect("a valid query");
     (key(&path.replace("%25", "%")), query)
 }
 
@@ -73,7 +73,7 @@ async fn a_signed_download_is_valid() {
     assert!(disk.store.signing_key().verify("GET", &key, &query));
 }
 
-/// The query with each of its fields changed, removed or added.
+/// Copies of the query, each with one field changed, removed or added.
 fn tampered(query: &SignedQuery) -> Vec<SignedQuery> {
     let mut all = Vec::new();
     let mut with = |change: &dyn Fn(&mut SignedQuery)| {
@@ -99,7 +99,7 @@ fn tampered(query: &SignedQuery) -> Vec<SignedQuery> {
     with(&|other| std::mem::swap(&mut other.content_type, &mut other.sha256));
     with(&|other| std::mem::swap(&mut other.etag, &mut other.name));
     with(&|other| other.sha256 = other.sha256.as_ref().map(|text| text.to_uppercase()));
-    // The end of one field at the beginning of the next.
+    // Moves the end of one field to the beginning of the next.
     with(&|other| {
         if let (Some(first), Some(second)) = (&mut other.content_type, &mut other.sha256) {
             second.insert_str(0, &first.split_off(4));
@@ -108,26 +108,26 @@ fn tampered(query: &SignedQuery) -> Vec<SignedQuery> {
     all
 }
 
-fn spoilt_signatures(query: &SignedQuery) -> Vec<SignedQuery> {
-    let sig = URL_SAFE_NO_PAD.decode(&query.sig).expect("a signature of ours");
+fn invalid_signatures(query: &SignedQuery) -> Vec<SignedQuery> {
+    let sig = URL_SAFE_NO_PAD.decode(&query.sig).expect("a valid signature");
     assert_eq!(sig.len(), 32);
-    let mut spoilt: Vec<String> = (0..256)
+    let mut invalid: Vec<String> = (0..256)
         .map(|bit| {
             let mut other = sig.clone();
             other[bit / 8] ^= 1 << (bit % 8);
             URL_SAFE_NO_PAD.encode(other)
         })
         .collect();
-    spoilt.push(String::new());
-    spoilt.push(URL_SAFE_NO_PAD.encode(&sig[..31]));
-    spoilt.push(URL_SAFE_NO_PAD.encode([&sig[..], &[0]].concat()));
-    spoilt.push(format!("{}=", query.sig));
-    spoilt.push(format!("{} ", query.sig));
-    // The same bytes in another spelling: the last character carries two bits that are no part of them.
+    invalid.push(String::new());
+    invalid.push(URL_SAFE_NO_PAD.encode(&sig[..31]));
+    invalid.push(URL_SAFE_NO_PAD.encode([&sig[..], &[0]].concat()));
+    invalid.push(format!("{}=", query.sig));
+    invalid.push(format!("{} ", query.sig));
+    // Another encoding of the same bytes: two bits of the last character are unused.
     let last = query.sig.as_bytes()[query.sig.len() - 1];
-    spoilt
+    invalid
         .extend((last + 1..=last + 3).map(|c| format!("{}{}", &query.sig[..query.sig.len() - 1], c as char)));
-    spoilt.into_iter().map(|sig| SignedQuery { sig, ..query.clone() }).collect()
+    invalid.into_iter().map(|sig| SignedQuery { sig, ..query.clone() }).collect()
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn a_changed_grant_is_not_valid() {
         for other in ["uploads/h%C3%A4fen/ada/g", "uploads/h%c3%a4fen/ada/f", "uploads/h/ada/f", "f"] {
             assert!(!verify(method, &key(other), &query), "{other}");
         }
-        for other in tampered(&query).into_iter().chain(spoilt_signatures(&query)) {
+        for other in tampered(&query).into_iter().chain(invalid_signatures(&query)) {
             assert!(!verify(method, &own_key, &other), "{method} {other:?}");
         }
         for secret in [&b"another secret"[..], b"a secret of the test", b""] {
@@ -165,7 +165,7 @@ async fn a_changed_grant_is_not_valid() {
 #[test]
 fn a_query_with_extra_or_missing_fields_is_rejected() {
     let good = format!("expires={EXPIRES}&size=5&sig=x");
-    serde_urlencoded::from_str::<SignedQuery>(&good).expect("a whole query");
+    serde_urlencoded::from_str::<SignedQuery>(&good).expect("a complete query");
     for bad in [
         format!("{good}&admin=1"),
         format!("{good}&size=6"),

@@ -1,4 +1,4 @@
-//! A disk that is gone, or was never mounted, is a store that is down: nothing on it is known to be absent.
+//! An unmounted disk is an unavailable store. No object on it counts as absent.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use wharfinger_stores::{BlobError, BlobStore as _};
 
 use super::fixture::{DiskFixture, key, pin, receive};
 
-/// What a mount point looks like without its disk: there, and empty.
+/// Empties the folder, so that it looks like a mount point without its disk.
 fn unmount(disk: &DiskFixture) {
     for entry in disk.root().read_dir().expect("readable") {
         fs::remove_dir_all(entry.expect("an entry").path()).expect("removed");
@@ -25,10 +25,11 @@ async fn nothing_is_absent_from_an_unmounted_disk() {
             fs::remove_dir(disk.root()).expect("removed");
         }
         let is_down = |error: &BlobError| matches!(error, BlobError::Unavailable(_));
-        let error = disk.store.head(&object, None).await.expect_err("nobody knows");
+        let error = disk.store.head(&object, None).await.expect_err("the disk is not mounted");
         assert!(is_down(&error), "{error}");
         assert!(error.is_retryable());
-        let error = disk.store.get(&object, &pin(&etag), 0, None).await.err().expect("nobody knows");
+        let error =
+            disk.store.get(&object, &pin(&etag), 0, None).await.err().expect("the disk is not mounted");
         assert!(is_down(&error), "{error}");
         let outcomes = disk.store.delete_many(&[object.clone(), key("uploads/t/u/g")]).await;
         assert!(outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(is_down)), "{outcomes:?}");

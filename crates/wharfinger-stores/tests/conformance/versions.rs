@@ -1,4 +1,4 @@
-//! Buckets that keep every version: the pinned one is served, and what is deleted is gone with all of them.
+//! Buckets with versioning: the pinned version is served, and a delete removes all versions.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ async fn versioned() -> (S3Options, Arc<S3Store>) {
     let options = ceph_options();
     keep_versions(&options.bucket);
     let store = S3Store::connect(&options).await.expect("connected");
-    store.probe().await.expect("a store that can be used");
+    store.probe().await.expect("a usable store");
     assert!(store.capabilities().versioned);
     (options, Arc::new(store))
 }
@@ -32,7 +32,7 @@ fn raw(method: &str, options: &S3Options, path: &str) -> String {
     String::from_utf8(answer.body).expect("text")
 }
 
-/// How many versions and delete markers there are of a key.
+/// The number of versions and delete markers of a key.
 fn kept(options: &S3Options, key: &str) -> usize {
     raw("GET", options, "?versions").matches(&format!("<Key>{key}</Key>")).count()
 }
@@ -50,7 +50,7 @@ async fn an_ordinary_delete_only_hides_the_object() {
     assert_eq!(kept(&options, "uploads/t/u/f"), 3, "two versions and a marker");
 }
 
-/// Whoever wrote it again since it was seen keeps all of it.
+/// The object was written again after it was seen, so no version is deleted.
 #[tokio::test]
 async fn an_object_written_again_keeps_its_versions() {
     let (options, store) = versioned().await;
@@ -74,18 +74,21 @@ async fn a_delete_removes_every_version() {
     for round in 0..3 {
         put(&store, &this, &format!("{round}")).await;
         put(&store, &this, &format!("{round} again")).await;
-        // A delete that knows nothing of versions hides the object and keeps its bytes.
+        // A delete without a version hides the object and keeps its bytes.
         raw("DELETE", &options, "/uploads/t/u/f");
     }
     put(&store, &longer, "kept").await;
     put(&store, &longer, "kept too").await;
     assert_eq!(kept(&options, "uploads/t/u/f"), 9);
-    assert!(matches!(store.head(&this, None).await, Err(BlobError::NotFound)), "hidden is absent");
+    assert!(
+        matches!(store.head(&this, None).await, Err(BlobError::NotFound)),
+        "a hidden object counts as absent"
+    );
 
     let outcomes = store.delete_many(&[this.clone(), key("uploads/t/u/absent")]).await;
     assert!(matches!(outcomes[..], [Ok(()), Ok(())]), "{outcomes:?}");
-    assert_eq!(kept(&options, "uploads/t/u/f"), 0, "neither a version nor a marker is left");
-    assert_eq!(kept(&options, "uploads/t/u/f2"), 2, "another key that begins alike is another key");
+    assert_eq!(kept(&options, "uploads/t/u/f"), 0, "no version and no delete marker remains");
+    assert_eq!(kept(&options, "uploads/t/u/f2"), 2, "the versions of a longer key stay");
     assert!(matches!(store.delete_many(&[this, longer]).await[..], [Ok(()), Ok(())]));
     let all = raw("GET", &options, "?versions");
     assert!(!all.contains("<Key>"), "{all}");
@@ -94,7 +97,7 @@ async fn a_delete_removes_every_version() {
 #[tokio::test]
 async fn a_probe_leaves_no_version() {
     let (options, store) = versioned().await;
-    store.probe().await.expect("and again");
+    store.probe().await.expect("usable");
     let all = raw("GET", &options, "?versions");
     assert!(!all.contains("<Key>"), "{all}");
 }
@@ -107,7 +110,7 @@ async fn the_pinned_version_is_served() {
     let meta = store.head(&key, None).await.expect("present");
     let pin = Pin { etag: meta.etag.clone(), version_id: meta.version_id.clone() };
     assert!(pin.version_id.is_some());
-    put(&store, &key, "put over it").await;
+    put(&store, &key, "overwritten").await;
 
     let file_name = "f.txt".to_owned();
     let grant =
@@ -124,18 +127,18 @@ async fn the_pinned_version_is_served() {
     assert!(client.send(&signed, b"").await.refused());
 }
 
-/// Somebody made the bucket keep versions after the store had been tried out.
+/// Versioning was enabled after the probe.
 #[tokio::test]
 async fn versioning_enabled_after_the_probe_is_detected() {
     let options = ceph_options();
     let store = S3Store::connect(&options).await.expect("connected");
-    store.probe().await.expect("a store that can be used");
+    store.probe().await.expect("a usable store");
     assert!(!store.capabilities().versioned);
     keep_versions(&options.bucket);
     let this = key("uploads/t/u/f");
     put(&store, &this, "first").await;
     put(&store, &this, "second").await;
     assert!(matches!(store.delete_many(std::slice::from_ref(&this)).await[..], [Ok(())]));
-    assert_eq!(kept(&options, "uploads/t/u/f"), 0, "neither a version nor a marker is left");
+    assert_eq!(kept(&options, "uploads/t/u/f"), 0, "no version and no delete marker remains");
     assert!(store.capabilities().versioned);
 }

@@ -1,4 +1,4 @@
-//! Local disk's listing against a sorted list, for names made up at random, and what it passes over.
+//! Listings of local disk, compared with a sorted list of random keys, and the files that are not listed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,14 +16,14 @@ async fn keys(disk: &DiskFixture, prefix: &str, start_after: Option<&str>) -> Ve
     listed.into_iter().map(|listed| listed.key).collect()
 }
 
-/// A key from few letters on both sides of the separator, so that names are each other's beginnings.
+/// A key from few characters that sort before and after the slash, so that many names are prefixes of other names.
 fn any_key() -> impl Strategy<Value = String> {
     let part = prop::collection::vec(prop::sample::select(vec!["a", "b", "-", "0", "~", "%2E", "A"]), 1..4);
     prop::collection::vec(part.prop_map(|letters| letters.concat()), 1..4).prop_map(|parts| parts.join("/"))
 }
 
-/// A key, or the beginning of one.
-fn any_place() -> impl Strategy<Value = String> {
+/// A key or a prefix of a key.
+fn any_prefix() -> impl Strategy<Value = String> {
     (any_key(), any::<prop::sample::Index>(), any::<bool>()).prop_map(|(key, cut, slash)| {
         let cut = &key[..cut.index(key.len() + 1)];
         if slash { format!("{cut}/") } else { cut.to_owned() }
@@ -34,12 +34,13 @@ fn any_place() -> impl Strategy<Value = String> {
 fn a_listing_equals_the_sorted_keys() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
-    let wanted = (prop::collection::btree_set(any_key(), 0..25), any_place(), prop::option::of(any_place()));
+    let wanted =
+        (prop::collection::btree_set(any_key(), 0..25), any_prefix(), prop::option::of(any_prefix()));
     let outcome = TestRunner::new(config).run(&wanted, |(keys_, prefix, start_after)| {
         let disk = DiskFixture::in_memory();
         let mut stored = BTreeSet::new();
         for key in keys_ {
-            // A name is a file or a folder; the later one gives way.
+            // A name is a file or a folder. If it exists already, the new key is skipped.
             let path = disk.root().join(&key);
             let folder = path.parent().expect("below the root");
             if fs::create_dir_all(folder).is_ok() && fs::File::create_new(&path).is_ok() {
@@ -68,7 +69,7 @@ async fn other_files_are_not_listed() {
     fs::write(folder.join(".hidden-folder/x"), b"x").expect("written");
     fs::create_dir_all(folder.join("empty/emptier")).expect("made");
     fs::write(folder.join(std::ffi::OsStr::from_bytes(b"\xff\xfe")), b"x").expect("written");
-    std::os::unix::fs::symlink("nowhere", folder.join("dangling")).expect("linked");
-    let _incoming = disk.store.receive(super::fixture::file_id(), &key, 5, None).await.expect("begun");
+    std::os::unix::fs::symlink("missing", folder.join("dangling")).expect("linked");
+    let _incoming = disk.store.receive(super::fixture::file_id(), &key, 5, None).await.expect("started");
     assert_eq!(keys(&disk, "", None).await, [key.as_str()]);
 }
