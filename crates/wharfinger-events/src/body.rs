@@ -54,8 +54,8 @@ pub enum BodyError {
     TooLarge { bytes_max: usize },
 }
 
-/// Returns all events of a body, or its first error. Before the parser allocates memory, it calls `reserve` with the number
-/// of bytes; `false` stops it.
+/// Returns all events of a body, or its first error. Before the parser allocates memory, it calls `reserve` with the
+/// number of bytes; `false` stops it.
 pub fn read(
     body: &[u8],
     envelope: &Envelope,
@@ -99,15 +99,16 @@ struct Writer<'a> {
 const RESERVE_STEP_BYTES: usize = 16 << 10;
 
 impl<'a> Writer<'a> {
-    /// Whether the first line is complete, valid or not. A line that ends too early starts an object over several lines.
+    /// Whether the first line is complete, valid or not. A line that ends too early starts an object over several
+    /// lines.
     fn starts_with_complete_line(&self) -> bool {
         let first = self.body.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty());
         let parsed = serde_json::from_slice::<&RawValue>(first.unwrap_or_default());
         !parsed.is_err_and(|error| error.is_eof())
     }
 
-    /// The error of the first line, if the second line is a complete event. The first line was then cut off, and the body is
-    /// not one object over several lines.
+    /// The error of the first line, if the second line is a complete event. The first line was then cut off, and the
+    /// body is not one object over several lines.
     fn first_line_error(&self) -> Option<BodyError> {
         fn parse(line: &[u8]) -> Result<&RawValue, serde_json::Error> {
             serde_json::from_slice(line)

@@ -1,5 +1,5 @@
-//! Event data as bytes. Request bodies become lines, lines become a gzip batch, and spooled batches are checked before they
-//! are sent. This crate performs no I/O and reads no clock.
+//! Event data as bytes. Request bodies become lines, lines become a gzip batch, and spooled batches are checked before
+//! they are sent. This crate performs no I/O and reads no clock.
 
 pub mod body;
 pub mod encoding;

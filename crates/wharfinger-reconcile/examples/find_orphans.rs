@@ -1,5 +1,5 @@
-//! Finds the files of a folder that are not on a list: `find_orphans FOLDER LIST`. A store that lists its objects in byte
-//! order of their keys can replace the folder.
+//! Finds the files of a folder that are not on a list: `find_orphans FOLDER LIST`. A store that lists its objects in
+//! byte order of their keys can replace the folder.
 
 use std::error::Error;
 use std::io::{self, BufRead as _};

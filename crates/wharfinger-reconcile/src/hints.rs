@@ -1,5 +1,5 @@
-//! Hints for a list of which no key is in the bucket, because its keys are written in another way. Some objects are looked
-//! up in the list under other common spellings.
+//! Hints for a list of which no key is in the bucket, because its keys are written in another way. Some objects are
+//! looked up in the list under other common spellings.
 
 use std::collections::HashMap;
 
@@ -81,8 +81,9 @@ pub fn decoded(key: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Removes the differences between spellings of one key: case, accents, percent signs, blanks, plus signs, quotes, invisible
-/// characters, empty parts, and backslashes. Two keys with the same result are most likely one key, written in two ways.
+/// Removes the differences between spellings of one key: case, accents, percent signs, blanks, plus signs, quotes,
+/// invisible characters, empty parts, and backslashes. Two keys with the same result are most likely one key, written
+/// in two ways.
 pub fn normalized(key: &str) -> String {
     let decoded = decoded(key);
     let key = decoded.as_deref().unwrap_or(key);

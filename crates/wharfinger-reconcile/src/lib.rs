@@ -1,4 +1,5 @@
-//! Finds orphans: compares the objects of a bucket with a list of keys. Both may have any length; the memory is constant.
+//! Finds orphans: compares the objects of a bucket with a list of keys. Both may have any length; the memory is
+//! constant.
 //!
 //! * [`Sorter`] sorts keys on disk into byte order, the order in which stores list.
 //! * [`compare`] (or [`Comparison`], object by object) merges both lists.

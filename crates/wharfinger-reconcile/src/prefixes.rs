@@ -69,8 +69,8 @@ impl Prefixes {
     }
 }
 
-/// Adds a sum, and moves the smallest to `others` if there are too many. Sums with equal bytes are ordered by their number
-/// of objects, then by name.
+/// Adds a sum, and moves the smallest to `others` if there are too many. Sums with equal bytes are ordered by their
+/// number of objects, then by name.
 fn add_to_largest(largest: &mut Vec<PrefixTotal>, others: &mut Count, total: PrefixTotal, totals_max: usize) {
     if total.count.objects == 0 {
         return;

@@ -1,5 +1,5 @@
-//! The sums of a comparison: objects and bytes, by age and by prefix, and some samples of each kind. The size is bounded.
-//! Totals can be serialized between two findings and continued later.
+//! The sums of a comparison: objects and bytes, by age and by prefix, and some samples of each kind. The size is
+//! bounded. Totals can be serialized between two findings and continued later.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! `wharfinger reconcile`: compares any bucket with any list of keys. It needs no other part of this program: no settings
-//! and no catalog. It changes nothing without `--delete`.
+//! `wharfinger reconcile`: compares any bucket with any list of keys. It needs no other part of this program: no
+//! settings and no catalog. It changes nothing without `--delete`.
 
 mod bucket;
 mod delete;
@@ -58,7 +58,7 @@ pub(super) struct Arguments {
     /// NUL separates the keys in the file
     #[arg(short = '0', long, conflicts_with_all = ["sql", "inventory", "column"])]
     null: bool,
-    /// The file is CSV (the default for names that end in .csv): the title of the key column, or its number if there are no titles
+    /// The title of the CSV column with the keys, or its number if there are no titles; names in .csv use column 1
     #[arg(long, value_name = "COLUMN", conflicts_with_all = ["sql", "inventory"])]
     column: Option<String>,
     /// The keys in the list are percent-encoded
@@ -100,6 +100,7 @@ pub(super) struct Arguments {
     /// The number of prefixes to show, those with the most bytes first
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     top: u16,
+    /// The format of the report
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// The same as --format json
@@ -390,10 +391,12 @@ fn refuse_empty(arguments: &Arguments, bucket: &Bucket, state: &State) -> Result
         return Err(format!("none of the {count} keys in the list begins with `{text}` (--strip-prefix)"));
     }
     Err(match list.outside {
-        0 => "the list of keys is empty, so every object would be an orphan. To see the report anyway, add --allow-empty".into(),
+        0 => "the list of keys is empty, so every object would be an orphan. To see the report anyway, add \
+              --allow-empty"
+            .into(),
         outside => format!(
-            "none of the {outside} keys in the list begins with `{}`. If they are relative to it, add --key-prefix {}. If \
-             they begin with another text, add --strip-prefix. To see the report anyway, add --allow-empty",
+            "none of the {outside} keys in the list begins with `{}`. If they are relative to it, add --key-prefix {}. \
+             If they begin with another text, add --strip-prefix. To see the report anyway, add --allow-empty",
             bucket.prefix, bucket.prefix
         ),
     })
@@ -410,8 +413,8 @@ fn refuse_disjoint(arguments: &Arguments, bucket: &Bucket, state: &State) -> Res
     let key = state.first_key().unwrap_or_default();
     let object = state.checkpoint.unmatched_objects.first().cloned().unwrap_or_default();
     Err(format!(
-        "none of the {} keys is in the bucket with {} objects (the first key is {key:?}, the first object is {object:?}). \
-         {hint} To see the report anyway, add --allow-empty",
+        "none of the {} keys is in the bucket with {} objects (the first key is {key:?}, the first object is \
+         {object:?}). {hint} To see the report anyway, add --allow-empty",
         state.checkpoint.list.entries, totals.listed.objects
     ))
 }

@@ -14,7 +14,8 @@ use crate::config::{Flags, ForeignBucket, foreign_bucket};
 pub(super) struct Bucket {
     /// The whole bucket: keys are full names.
     pub(super) store: Arc<dyn BlobStore>,
-    /// Only keys with this prefix are compared. It is empty or ends in a slash, so that `images` does not match `images2/`.
+    /// Only keys with this prefix are compared. It is empty or ends in a slash, so that `images` does not match
+    /// `images2/`.
     pub(super) prefix: String,
     /// For messages, without credentials.
     pub(super) url: String,
@@ -50,7 +51,8 @@ impl Bucket {
         format!("{} {location}", self.url)
     }
 
-    /// The key for requests to the store. None: the store cannot have an object of that name. Folders allow fewer names.
+    /// The key for requests to the store. None: the store cannot have an object of that name. Folders allow fewer
+    /// names.
     pub(super) fn key(&self, text: &str) -> Option<ObjectKey> {
         let is_path = self.config.folder().is_none() || text.split('/').all(|part| !part.is_empty());
         ObjectKey::from_foreign_bucket(text).ok().filter(|_| is_path)

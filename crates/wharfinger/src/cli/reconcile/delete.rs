@@ -1,5 +1,5 @@
-//! Deletes orphans: after the whole comparison, within limits, and after a confirmation. Each object is deleted only if it
-//! has not changed since the listing. A log records every result.
+//! Deletes orphans: after the whole comparison, within limits, and after a confirmation. Each object is deleted only if
+//! it has not changed since the listing. A log records every result.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _, Write as _};
@@ -78,8 +78,8 @@ fn reason(arguments: &Arguments, state: &State, marker: Option<String>) -> Optio
     let (list, totals) = (&state.checkpoint.list, &state.checkpoint.totals);
     if let Some(marker) = marker {
         return Some(format!(
-            "{marker} shows that a Wharfinger stores its files here. Use `wharfinger sweep orphan-cleanup` to delete its \
-             orphans"
+            "{marker} shows that a Wharfinger stores its files here. Use `wharfinger sweep orphan-cleanup` to delete \
+             its orphans"
         ));
     }
     if list.unstripped > 0 {
@@ -97,8 +97,8 @@ fn reason(arguments: &Arguments, state: &State, marker: Option<String>) -> Optio
     }
     if list.multiline_rows > 0 {
         return Some(format!(
-            "{} rows of the list have several lines: a quote may be missing, and then keys are lost. Use a list with only \
-             the keys, separated by NUL (--null)",
+            "{} rows of the list have several lines: a quote may be missing, and then keys are lost. Use a list with \
+             only the keys, separated by NUL (--null)",
             list.multiline_rows
         ));
     }
@@ -106,8 +106,8 @@ fn reason(arguments: &Arguments, state: &State, marker: Option<String>) -> Optio
         && kept < orphan
     {
         return Some(format!(
-            "the newest object on the list was stored at {}, but an orphan was stored at {}: the list may be older than \
-             it seems. Add --as-of with the time of the list",
+            "the newest object on the list was stored at {}, but an orphan was stored at {}: the list may be older \
+             than it seems. Add --as-of with the time of the list",
             rfc3339(kept),
             rfc3339(orphan)
         ));
@@ -116,7 +116,8 @@ fn reason(arguments: &Arguments, state: &State, marker: Option<String>) -> Optio
     let limit = u128::from(listed) * u128::from(arguments.limit_percent);
     if u128::from(orphans) * 100 > limit {
         return Some(format!(
-            "{orphans} of {listed} objects would be deleted, more than {} %. If the list is right, raise --limit-percent",
+            "{orphans} of {listed} objects would be deleted, more than {} %. If the list is right, raise \
+             --limit-percent",
             arguments.limit_percent
         ));
     }
@@ -127,8 +128,8 @@ fn reason(arguments: &Arguments, state: &State, marker: Option<String>) -> Optio
 fn misspelled(bucket: &Bucket, state: &State) -> Result<Option<String>, Failure> {
     Ok(spelling::find_pair(state, &bucket.addresses()).map_err(failed)?.map(|(orphan, missing)| {
         format!(
-            "the orphan {orphan:?} and the missing key {missing:?} differ only in spelling. Use the spelling of the bucket \
-             in the list, or remove that key"
+            "the orphan {orphan:?} and the missing key {missing:?} differ only in spelling. Use the spelling of the \
+             bucket in the list, or remove that key"
         )
     }))
 }
@@ -158,8 +159,8 @@ pub(super) async fn ask(
     let (missing, outside) = (totals.missing, state.checkpoint.list.outside);
     if missing + outside > 0 {
         eprintln!(
-            "{missing} keys of the list have no object, and {outside} keys are outside the prefix. Check that they are not \
-             other spellings of the keys above."
+            "{missing} keys of the list have no object, and {outside} keys are outside the prefix. Check that they are \
+             not other spellings of the keys above."
         );
     }
     eprint!("Type `delete {count}` to delete them: ");

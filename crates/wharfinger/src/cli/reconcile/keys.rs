@@ -1,4 +1,5 @@
-//! Reads the list of keys from a file, a query or an inventory, converts the keys to the bucket's spelling, and sorts them.
+//! Reads the list of keys from a file, a query or an inventory, converts the keys to the bucket's spelling, and sorts
+//! them.
 
 use std::fs::File;
 use std::io::{self, Seek as _};

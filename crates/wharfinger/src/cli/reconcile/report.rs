@@ -213,8 +213,8 @@ impl<'s> Report<'s> {
     fn deletion(&self) {
         match &self.state.checkpoint.deletion {
             Some(deletion) => line(format!(
-                "deleted {} objects, {}; {} were already deleted, {} have changed, {} have a key now, {} have an invalid \
-                 name, {} failed: see {}",
+                "deleted {} objects, {}; {} were already deleted, {} have changed, {} have a key now, {} have an \
+                 invalid name, {} failed: see {}",
                 deletion.deleted.objects,
                 format_size(deletion.deleted.bytes),
                 deletion.already_deleted,

@@ -1,5 +1,5 @@
-//! The state of a comparison on disk until it ends: the sorted keys, the findings, and a checkpoint. A crash at any moment
-//! leaves either a state that can be resumed, or none.
+//! The state of a comparison on disk until it ends: the sorted keys, the findings, and a checkpoint. A crash at any
+//! moment leaves either a state that can be resumed, or none.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Write as _};

@@ -75,14 +75,14 @@ async fn an_overdue_batch_expires_and_keeps_its_confirmed_files(database: Databa
     env.advance(3_600_001);
     let outcome = expired_batches::run(&server.app.uploads, &SweepLease::unleased(&server.app.core))
         .await
-        .expect("it runs");
+        .expect("the sweep runs");
     assert_eq!(
         serde_json::to_value(outcome).expect("JSON"),
         json!({ "expiredBatches": 1, "deletedFiles": 3, "errors": 0, "averageBatchAge": DAY_MS + 3_600_000 })
     );
     let again = expired_batches::run(&server.app.uploads, &SweepLease::unleased(&server.app.core))
         .await
-        .expect("it runs");
+        .expect("the sweep runs");
     assert_eq!(again, expired_batches::Outcome::default());
     server.settle().await;
     let seen = me.get(&path(&batch)).await.expect(200);
@@ -117,7 +117,7 @@ async fn delayed_checks_before_the_sweep_do_not_change_the_result(database: Data
     assert_eq!(each(&incomplete, "code"), ["gone"; 2]);
     let outcome = expired_batches::run(&server.app.uploads, &SweepLease::unleased(&server.app.core))
         .await
-        .expect("it runs");
+        .expect("the sweep runs");
     assert_eq!((outcome.expired_batches, outcome.deleted_files), (1, 2));
     server.settle().await;
     assert_eq!(notifications(&me).await.len(), 1);
@@ -168,7 +168,7 @@ async fn files_of_an_expired_batch_are_rescued_but_not_of_a_cancelled_one(databa
     env.advance(DAY_MS);
     let outcome = expired_batches::run(&server.app.uploads, &SweepLease::unleased(&server.app.core))
         .await
-        .expect("it runs");
+        .expect("the sweep runs");
     assert_eq!((outcome.expired_batches, outcome.deleted_files), (1, 1));
     server.settle().await;
     assert_eq!(me.used().await, 2);

@@ -60,8 +60,12 @@ fn an_invalid_url_is_wrong_usage() {
 #[test]
 fn a_redis_that_is_down_is_reported() {
     let url = format!("redis://:sesame@{UNUSED_ADDRESS}/0");
-    assert_start_without("quota", &[(QUOTA, &url)], &["does not answer", "the database admits uploads"]);
-    assert_start_fails("quota", &[(QUOTA, &url), ("QUOTA_WITHOUT_REDIS", "refuse")], &["does not answer"]);
+    assert_start_without("quota", &[(QUOTA, &url)], &["Redis is unavailable", "the database admits uploads"]);
+    assert_start_fails(
+        "quota",
+        &[(QUOTA, &url), ("QUOTA_WITHOUT_REDIS", "refuse")],
+        &["Redis is unavailable"],
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Six processes on PostgreSQL, Redis, RabbitMQ and S3. While clients upload a few thousand files, the servers and the
-//! processes are killed, paused or wiped, one after the other, and restarted. Then the files are compared with the store
-//! and the database.
+//! processes are killed, paused or wiped, one after the other, and restarted. Then the files are compared with the
+//! store and the database.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,5 @@
-//! Delayed checks with RabbitMQ, and without it when it is down. The clock is manual, so nothing polls unless a test runs
-//! it: every check here was triggered by a message.
+//! Delayed checks with RabbitMQ, and without it when it is down. The clock is manual, so nothing polls unless a test
+//! runs it: every check here was triggered by a message.
 
 use std::time::Duration;
 
@@ -147,8 +147,8 @@ fn unknown_job_id() -> String {
     wharfinger_catalog::fresh_id(1).to_string()
 }
 
-/// An API process accepts a delete, and a worker process deletes the bytes at once. Its clock is stopped, so it does not
-/// poll.
+/// An API process accepts a delete, and a worker process deletes the bytes at once. Its clock is stopped, so it does
+/// not poll.
 async fn a_worker_is_woken_by_another_process(database: Database) {
     let env = env(database, &harness::rabbitmq::shared().create_vhost());
     let (api, worker) = (env.start_as("api").await, env.start_as("worker").await);

@@ -1,5 +1,5 @@
-//! Redis is killed, wiped, reset to an old state, paused and flushed during uploads. The limit is never exceeded, no file
-//! is lost, and the counters are exact at the end.
+//! Redis is killed, wiped, reset to an old state, paused and flushed during uploads. The limit is never exceeded, no
+//! file is lost, and the counters are exact at the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -272,7 +272,8 @@ async fn run_faults_under_64_clients(faults: usize, first: usize) {
     assert!(count(&totals.refused) > 0, "the limit was never reached");
     assert!(quota_owner(&env).await.1 > faults as i64 / 5, "too few faults had an effect");
 
-    // Without load the counters in the catalog and in Redis are exact, and the rest of the quota can be used to the last byte.
+    // Without load the counters in the catalog and in Redis are exact, and the rest of the quota can be used to the
+    // last byte.
     let server = &servers[0];
     oracle::catalog_is_sound(server).await;
     oracle::redis_heals(server, "at the end").await;

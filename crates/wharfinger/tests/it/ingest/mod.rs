@@ -326,8 +326,8 @@ pub fn spooled(folder: &Path) -> Vec<String> {
 pub struct Mount(PathBuf);
 
 impl Mount {
-    /// Whether this user may mount. If not, the test is skipped, and a message goes directly to standard error, because the
-    /// test runner captures normal output.
+    /// Whether this user may mount. If not, the test is skipped, and a message goes directly to standard error, because
+    /// the test runner captures normal output.
     pub fn is_allowed(test: &str) -> bool {
         let folder = tempfile::tempdir().expect("a folder");
         let at = folder.path().display().to_string();

@@ -1,4 +1,5 @@
-//! Every notification is delivered, even after a long outage of the receiver. The notifications of a file keep their order.
+//! Every notification is delivered, even after a long outage of the receiver. The notifications of a file keep their
+//! order.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};

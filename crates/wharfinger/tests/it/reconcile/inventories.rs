@@ -1,5 +1,5 @@
-//! S3 inventories: as the list of keys and instead of the listing, in CSV and in Parquet, from a file and from a bucket.
-//! All kinds of lists give the same result.
+//! S3 inventories: as the list of keys and instead of the listing, in CSV and in Parquet, from a file and from a
+//! bucket. All kinds of lists give the same result.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -209,8 +209,8 @@ fn other_formats_are_rejected() {
     refused(fixture.run(&["--inventory", &empty.display().to_string()]), &["empty"]);
 }
 
-/// An object that was deleted after the inventory is found missing at its delete. An object that was stored later is not
-/// missing. Only objects that are as in the inventory may be deleted.
+/// An object that was deleted after the inventory is found missing at its delete. An object that was stored later is
+/// not missing. Only objects that are as in the inventory may be deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_inventory_can_replace_the_listing() {
     let bucket = Bucket::s3().await;
