@@ -1,7 +1,7 @@
 """Sends one signed HTTP request. Prints the status, a line break and the body of the answer.
 
-Arguments: the scheme of the signature (s3 or azure), method, URL (already percent-encoded), account or access key, secret,
-region, and unsigned headers (`name: value`). The body is read from standard input.
+Arguments: the scheme of the signature (s3 or azure), method, URL (already percent-encoded), account or access key,
+secret, region, and unsigned headers (`name: value`). The body is read from standard input.
 """
 
 import base64

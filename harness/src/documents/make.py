@@ -1,4 +1,4 @@
-"""Makes the documents that the tests read, into the folder that is the first argument."""
+"""Creates the documents of the tests in the folder that is the first argument."""
 
 import io
 import json
@@ -72,7 +72,7 @@ def run(tool, *arguments, stdin=""):
     libraries = os.environ.get(tool + "_LIBRARIES")
     if libraries:
         environment["LD_LIBRARY_PATH"] = libraries
-    # Where pandoc finds its templates, if it was not installed but unpacked.
+    # The path of pandoc's templates, which differs if pandoc was unpacked and not installed.
     environment["pandoc_datadir"] = str(pathlib.Path(os.environ[tool]).parents[1] / "share/pandoc")
     return subprocess.run(
         [os.environ[tool], *arguments], input=stdin.encode(), env=environment, check=True, capture_output=True
@@ -87,7 +87,7 @@ def plain_texts():
     write("notes.md", MARKDOWN)
     write("table.csv", "berth,ship,cargo\nnorth,Amalia,timber\nsouth,Beatrix,wool\n")
     write("data.json", json.dumps({"ship": "Amalia", "greeting": UNICODE, "cargo": ["timber", "wool"]}))
-    # In two parts, so that this file is not taken for it.
+    # In two parts, so that scanners do not report this file.
     write("eicar.txt", r"X5O!P%@AP[4\PZX54(P^)7CC)7}$" + "EICAR-STANDARD-ANTIVIRUS-TEST-FILE!$H+H*")
     cyrillic = "<html><head><meta charset='windows-1251'><title>Порт</title></head><body><p>Каждый ящик записан.</p>"
     write("cyrillic.html", cyrillic.encode("cp1251"))
@@ -224,7 +224,7 @@ A second page follows the first.
 
 
 def pdf(objects):
-    """A file of these objects, of which the first is the catalog."""
+    """A PDF with these objects. The first is the catalog."""
     out = io.BytesIO()
     out.write(b"%PDF-1.7\n")
     places = []
@@ -260,7 +260,7 @@ def bad_pdfs():
     write("stream-bomb.pdf", pdf([catalog, one, page % (4, font), stream(bomb, flate)]))
     twice = b"/Filter [/FlateDecode /FlateDecode]"
     write("nested-bomb.pdf", pdf([catalog, one, page % (4, font), stream(zlib.compress(bomb, 9), twice)]))
-    # Not seen by whoever counts what zlib inflates to: the limit of memory is what is left.
+    # The count of the bytes that zlib inflates does not include the run lengths. Only the memory limit applies.
     runs = b"/Filter [/FlateDecode /RunLengthDecode]"
     write("run-bomb.pdf", pdf([catalog, one, page % (4, font), stream(zlib.compress(b"\x81 " * 20_000_000 + b"\x80", 9), runs)]))
 
@@ -282,7 +282,7 @@ def archive(name, parts, method=zipfile.ZIP_DEFLATED):
 
 
 def repacked(source, target, changes):
-    """The archive with some of its parts changed."""
+    """Copies the archive and replaces some of its parts."""
     with zipfile.ZipFile(FOLDER / source) as old:
         parts = {info.filename: old.read(info) for info in old.infolist()}
     archive(target, {**parts, **changes})
@@ -297,9 +297,9 @@ def bad_archives():
     whole = (FOLDER / "report.docx").read_bytes()
     write("truncated.docx", whole[: len(whole) // 2])
     repacked("report.docx", "bomb.docx", {main: begin + "a" * 200_000_000 + end})
-    lying = (FOLDER / "bomb.docx").read_bytes()
+    false_size = (FOLDER / "bomb.docx").read_bytes()
     size = struct.pack("<I", len(begin) + 200_000_000 + len(end))
-    write("lying-bomb.docx", lying.replace(size, struct.pack("<I", 1000)))
+    write("lying-bomb.docx", false_size.replace(size, struct.pack("<I", 1000)))
     entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 10))
     bomb = f'<!DOCTYPE d [<!ENTITY e0 "ha">{entities}]>' + begin + "&e9;" + end
     repacked("report.docx", "entities.docx", {main: bomb})
@@ -317,7 +317,7 @@ def bad_archives():
     repacked("book.epub", "encrypted.epub", {"META-INF/encryption.xml": locks})
 
     archive("archive.zip", {"readme.txt": INTRO})
-    # The bit that says that an entry is encrypted, in both of its headers.
+    # Sets the bit "encrypted" of the entry in both headers.
     locked = bytearray((FOLDER / "archive.zip").read_bytes())
     locked[6] |= 1
     locked[locked.index(b"PK\x01\x02") + 8] |= 1
