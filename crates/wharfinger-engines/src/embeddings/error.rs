@@ -14,7 +14,7 @@ pub enum EmbedError {
     #[error("the embeddings server denied access: {0}")]
     NotAllowed(String),
     /// The server refuses these texts, for example because a text is too long. A retry fails too.
-    #[error("the embeddings server refused the texts: {0}")]
+    #[error("the embeddings server refused the request: {0}")]
     Refused(String),
 }
 

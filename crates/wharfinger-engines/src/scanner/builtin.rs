@@ -10,7 +10,7 @@ use std::fmt;
 use futures::StreamExt as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{Chunks, ScanError, Verdict, unread};
+use super::{Chunks, ScanError, Verdict, source_error};
 
 const EICAR_BYTES: usize = 68;
 const EICAR_FILE_BYTES_MAX: usize = 128;
@@ -61,7 +61,7 @@ impl Signatures {
         // One byte more than the maximum, to detect a file that is longer.
         let mut head = Vec::with_capacity(EICAR_FILE_BYTES_MAX + 1);
         while let Some(some) = bytes.next().await {
-            let some = some.map_err(unread)?;
+            let some = some.map_err(source_error)?;
             let room = EICAR_FILE_BYTES_MAX + 1 - head.len();
             head.extend_from_slice(&some[..room.min(some.len())]);
             whole.update(&some);

@@ -14,7 +14,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::answer::{clipped, not_clamd, outcome_of, outcome_of_early};
-use super::{Chunks, ScanError, Verdict, unread};
+use super::{Chunks, ScanError, Verdict, source_error};
 
 const PORT: u16 = 3310;
 const PIECE_BYTES: usize = 64 * 1024;
@@ -92,7 +92,7 @@ impl Clamd {
                 let answer = answer.map_err(|_| self.unavailable("no verdict in time"))?;
                 outcome_of(&answer.map_err(|error| self.unavailable(error))?)
             }
-            Err(SendFailure::Source(error)) => Err(unread(error)),
+            Err(SendFailure::Source(error)) => Err(source_error(error)),
             Err(SendFailure::TimedOut) => Err(self.unavailable("it did not accept the file in time")),
             Err(SendFailure::Connection(broken)) => match timeout(self.timeouts.reply, answer).await {
                 Ok(Ok(answer)) => outcome_of_early(&answer),
