@@ -33,7 +33,7 @@ fn expect_reported(url: &str, texts: &[&str]) {
 
 #[test]
 fn refusals_of_a_database_server_are_reported_with_what_to_do() {
-    let postgres = Postgres::start().expect("a server of its own");
+    let postgres = Postgres::start().expect("a separate server");
     let admin = postgres.admin_url();
     let folder = postgres.folder().expect("a local server");
     let rules = folder.join("data/pg_hba.conf");

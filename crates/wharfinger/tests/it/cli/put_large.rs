@@ -101,7 +101,7 @@ impl Fixture {
 
     /// How many parts of the one unfinished upload the store has.
     async fn parts(&self) -> usize {
-        let parts = self.server.app.core.blobs.multipart().expect("S3 takes parts");
+        let parts = self.server.app.core.blobs.multipart().expect("S3 supports parts");
         let Some(upload) = parts.list_unfinished("").next().await else { return 0 };
         let upload = upload.expect("listed");
         let key = ObjectKey::parse(&upload.key).expect("a key");

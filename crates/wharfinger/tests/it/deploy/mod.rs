@@ -90,14 +90,14 @@ fn the_settings_of_the_compose_file_are_valid() {
         let is_engines = ENGINES.iter().any(|start| name.starts_with(start));
         assert!(is_known(name) || is_engines, "compose.yaml: {name} is not a setting");
     }
-    let mut ours: Vec<_> = pairs.into_iter().filter(|(name, _)| is_known(name)).collect();
-    for (_, value) in &mut ours {
+    let mut known: Vec<_> = pairs.into_iter().filter(|(name, _)| is_known(name)).collect();
+    for (_, value) in &mut known {
         for name in referenced(value) {
             *value = value.replace(&format!("${{{name}:?}}"), SECRET);
         }
         assert!(!value.contains('$'), "the start must fail if a secret is missing: {value}");
     }
-    assert_valid("compose.yaml", &ours);
+    assert_valid("compose.yaml", &known);
 
     let example = read(&deploy("compose.env.example"));
     let mut given: Vec<String> = example.lines().filter_map(|line| pair(line, "=")).map(|p| p.0).collect();

@@ -48,7 +48,7 @@ async fn an_invalid_search_is_refused_and_its_field_is_named() {
     }
 }
 
-/// Each user has a limit of its own, so one user cannot block the searches of others.
+/// The limit is per user, so one user cannot block the searches of others.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_searches_are_limited_and_end_with_their_requests() {
     // An endpoint that accepts connections and never answers.

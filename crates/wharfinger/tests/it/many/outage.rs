@@ -173,7 +173,7 @@ async fn no_confirmed_file_is_lost(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_restart_causes_only_503_answers() {
-    let mut postgres = block_in_place(Postgres::start).expect("a server of its own");
+    let mut postgres = block_in_place(Postgres::start).expect("a separate server");
     let env = env(&postgres.create_database());
     let server = env.start().await;
     let supervisor = Supervisor::start(&server.app).await;

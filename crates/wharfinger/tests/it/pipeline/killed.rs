@@ -77,7 +77,8 @@ async fn is_finished_by_another(server: &TestApp, env: &TestEnv, stage: &str, st
             "{stage} was started {started} times, lost {lost} times: {events:?}"
         );
         let all = super::told(&me).await;
-        let of_file: Vec<&Value> = all.iter().filter(|told| told["fileId"] == file.as_str()).collect();
+        let of_file: Vec<&Value> =
+            all.iter().filter(|notification| notification["fileId"] == file.as_str()).collect();
         assert_eq!((of_file.len(), &of_file[0]["kind"]), (1, &json!("file-ready")));
         let chunks = super::chunks(&me, &file).await;
         let mut end = 0;

@@ -46,7 +46,7 @@ async fn a_bucket_in_use_is_not_claimed(database: Database) {
         let env = TestEnv::in_bucket(database, &bucket, &gateway.endpoint(), &settings);
         let blobs = env.blobs().await;
         let foreign = ObjectKey::from_foreign_bucket("uploads/2019/invoice.pdf").expect("a key");
-        let parts = blobs.multipart().expect("S3 takes parts");
+        let parts = blobs.multipart().expect("S3 supports parts");
         let upload = match unfinished {
             true => Some(parts.start(&foreign, None).await.expect("started")),
             false => {
@@ -73,14 +73,14 @@ async fn a_bucket_in_use_is_not_claimed(database: Database) {
     }
 }
 
-/// The older unfinished upload has a key like ours. It may belong to another program, because the store was claimed
+/// The older unfinished upload has a key like env. It may belong to another program, because the store was claimed
 /// later.
 async fn unfinished_uploads_from_before_the_claim_are_kept(database: Database) {
     let env = TestEnv::on_s3(database, &[("ORPHAN_BLOB_GRACE_MS", "0")]);
     let key =
         |n: u32| ObjectKey::parse(&format!("uploads/t/u/00000000-0000-7000-8000-{n:012}")).expect("a key");
     let blobs = env.blobs().await;
-    let parts = blobs.multipart().expect("S3 takes parts");
+    let parts = blobs.multipart().expect("S3 supports parts");
     let earlier = parts.start(&key(1), None).await.expect("started");
     // The store reports times in whole seconds.
     tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
@@ -106,13 +106,13 @@ async fn unfinished_uploads_from_before_the_claim_are_kept(database: Database) {
 }
 
 async fn the_bucket_of_another_catalog_is_refused(database: Database) {
-    let theirs = TestEnv::on_s3(Database::Sqlite, &[]);
-    let server = theirs.start().await;
-    let url = theirs.environment().find(|(name, _)| *name == "WHARFINGER_BLOB_URL").expect("a bucket").1;
+    let other_env = TestEnv::on_s3(Database::Sqlite, &[]);
+    let server = other_env.start().await;
+    let url = other_env.environment().find(|(name, _)| *name == "WHARFINGER_BLOB_URL").expect("a bucket").1;
     let bucket = url.trim_start_matches("s3://").trim_end_matches("/wharf");
     let gateway = harness::radosgw::shared();
-    let ours = TestEnv::in_bucket(database, bucket, &gateway.endpoint(), &[]);
-    let error = start_error(&ours).await;
+    let env = TestEnv::in_bucket(database, bucket, &gateway.endpoint(), &[]);
+    let error = start_error(&env).await;
     assert!(error.contains("the store of another catalog"), "{error}");
     server.me().upload("cargo", b"bytes").await;
     let state = store::check(&server.app.core.catalog, &server.app.core.store_ref()).await;
@@ -130,7 +130,7 @@ async fn a_catalog_from_a_backup_is_detected(database: Database) {
     let state = store::check(&server.app.core.catalog, &server.app.core.store_ref()).await.expect("checked");
     assert_eq!(state, StoreState::Restored { catalog: 1, store: 2 });
 
-    let parts = server.app.core.blobs.multipart().expect("S3 takes parts");
+    let parts = server.app.core.blobs.multipart().expect("S3 supports parts");
     let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");
     let upload = parts.start(&key, None).await.expect("started");
     let result = orphan_blobs::run(&server.app.core, &SweepLease::unleased(&server.app.core)).await;
