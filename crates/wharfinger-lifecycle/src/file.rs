@@ -174,8 +174,9 @@ pub fn register(
     file
 }
 
-/// Extends the upload window for a fresh URL. The next check moves to a later time, never to an earlier one: a file of a
-/// batch waits for its batch. Callers commit this change before they sign the URL.
+/// Extends the upload window for a fresh URL. The next check moves to a later time, never to an earlier one
+/// (`a_fresh_url_never_moves_the_check_to_an_earlier_time`): a file of a batch waits for its batch. Callers commit this
+/// change before they sign the URL.
 pub fn reissue(file: &File, policy: &UploadPolicy, now: UnixMs) -> Result<Change, TransitionError> {
     if file.status != Status::Registered {
         return Err(match file.status {

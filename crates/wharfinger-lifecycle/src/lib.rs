@@ -1,5 +1,6 @@
-//! The pure core of Wharfinger: the states of a file, its events, and what follows from each event.
-//! This crate performs no I/O and reads no clock. Callers pass the time and random numbers as arguments.
+//! The pure core of Wharfinger: the states of a file, its events, and what follows from each event. This crate performs
+//! no I/O and reads no clock (`tests/it/tidy.rs` checks its dependencies and its use of the clock). Callers pass the
+//! time and random numbers as arguments.
 
 pub mod batch;
 pub mod change;

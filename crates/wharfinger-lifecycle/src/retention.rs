@@ -49,7 +49,8 @@ pub enum FailureCheck {
     Delete(Box<Change>),
 }
 
-/// Warns the owner of a failed file, and later deletes the file. It never deletes a file before its warning.
+/// Warns the owner of a failed file, and later deletes the file. It never deletes a file before its warning
+/// (`the_owner_is_warned_before_the_deletion`).
 pub fn check_failure(
     file: &File,
     retention: FailureRetention,

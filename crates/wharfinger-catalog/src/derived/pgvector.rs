@@ -1,5 +1,6 @@
-//! pgvector, if the administrator has installed it. Chunks then have a column `embedding` beside the bytes of their vector,
-//! and the database compares vectors. The bytes stay the source of truth. pgvector may be removed at any time.
+//! pgvector, if the administrator has installed it. Chunks then have a column `embedding` beside the bytes of their
+//! vector, and the database compares vectors. The bytes stay the source of truth. pgvector may be removed at any time
+//! (`tests/conformance/losing_pgvector.rs`).
 
 use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError};
