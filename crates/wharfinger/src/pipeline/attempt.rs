@@ -38,7 +38,8 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Whether a check of the backend itself fails. Only that makes the error of one file an outage.
+    /// Whether a check of the backend itself fails. If so, the error of one file counts as an outage. `Machine` has no
+    /// check: its errors always count as an outage.
     async fn is_down(self, pipeline: &Pipeline) -> bool {
         match self {
             Backend::Store => pipeline.core.blobs.check().await.is_err(),
@@ -80,7 +81,8 @@ impl From<CatalogError> for StageError {
     }
 }
 
-/// Only a clear "not found" means that the object is missing. Every other error of the store means "unknown".
+/// Only a clear "not found" means that the object is missing, and only `Changed` that it was replaced. The other errors
+/// mean "unknown".
 impl From<BlobError> for StageError {
     fn from(error: BlobError) -> Self {
         match error {
@@ -128,7 +130,7 @@ impl Attempt<'_> {
         (self.held.job.id, self.held.job.token)
     }
 
-    /// Reads exactly the bytes that were confirmed.
+    /// Reads the object, if it is still the confirmed one.
     pub async fn original(&self) -> Result<BoxStream<'static, Result<bytes::Bytes, BlobError>>, StageError> {
         let file = &self.held.file;
         let pin =

@@ -1,4 +1,5 @@
-//! Limits on the text, chunks and vectors of a file. They depend on the number of files and the quota of its tenant.
+//! Limits on the text, chunks and vectors of a file. They depend on its size, and on the number of files and the quota
+//! of its tenant.
 
 use wharfinger_lifecycle::derived::DerivedPolicy;
 use wharfinger_lifecycle::stage::Stage;

@@ -96,7 +96,7 @@ impl StagePauses {
     }
 }
 
-/// Starts due jobs up to the concurrency limit. Returns when to look again.
+/// Starts due jobs up to the concurrency limit. Returns when to check again.
 pub(super) async fn start_due(
     pipeline: &Arc<Pipeline>,
     running: &mut RunningTasks,
@@ -143,7 +143,8 @@ fn drained_at(running: &mut RunningTasks, now: UnixMs) -> Option<UnixMs> {
     (!running.of.is_empty() && now < ends_at).then_some(ends_at)
 }
 
-/// Starts a file that lost two workers in a row. It runs alone, so that no other file can cost it its last attempt.
+/// Starts a file that lost two workers in a row. For a minute it runs alone, so that it is unlikely that another file
+/// costs it its last attempt.
 async fn start_alone(
     pipeline: &Arc<Pipeline>,
     running: &mut RunningTasks,

@@ -1,5 +1,5 @@
-//! The lease token that a worker gets: the fencing number, and a MAC over job, number and owner. It cannot be guessed, and
-//! another worker cannot use it.
+//! The lease token that a worker gets: the fencing number, and a MAC over job, number and owner. It cannot be guessed,
+//! and another worker cannot use it (test `only_the_worker_that_took_a_lease_can_use_its_token`).
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;

@@ -49,7 +49,7 @@ pub struct Pipeline {
     pub extractor: PathBuf,
     /// Limits the extractor processes, because each may use its full memory limit.
     extractions: Arc<Semaphore>,
-    /// Files whose last worker was lost run one at a time.
+    /// Of the files whose last worker was lost, this process runs one at a time.
     suspects: Arc<Semaphore>,
     /// Limits running searches.
     pub searches: search::Searches,

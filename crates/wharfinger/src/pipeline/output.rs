@@ -1,5 +1,5 @@
-//! Stores the output of a stage. Every write is fenced by the attempt's lease, so an attempt without its lease changes
-//! nothing.
+//! Stores the output of a stage. Every write to the catalog is fenced by the attempt's lease. An object that a lost
+//! attempt still puts is in the catalog already, and is deleted with the file or after a later attempt.
 
 use bytes::{Bytes, BytesMut};
 use serde_json::json;
@@ -144,7 +144,7 @@ impl<'a> ChunkSink<'a> {
     pub async fn push(&mut self, text: String, start: u64, end: u64) -> Result<(), StageError> {
         let text = without_nul(&text);
         let bytes = bounds::stored_bytes(text.len() as u64 + bounds::vector_bytes(self.attempt));
-        // The first chunk is always stored, so that every stored text can be found.
+        // The first chunk is stored even if it is larger than the limit.
         self.is_cut |= bytes > self.left && self.count > 0;
         if self.is_cut {
             return Ok(());

@@ -27,7 +27,7 @@ const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// How long a stage pauses after one of its files was postponed because a backend is down.
 const STAGE_PAUSE_MS: i64 = 10_000;
 const RECOVER_FILES: usize = 100;
-/// How often expired leases are looked for.
+/// How often expired leases are ended.
 const RECOVER_EVERY_MS: i64 = 1_000;
 /// How often local copies left by killed extractions are removed.
 const REMOVE_COPIES_EVERY_MS: i64 = 10 * 60_000;
@@ -176,7 +176,8 @@ async fn write_each_end(core: &Core, ends: &mut Vec<StageEnd>) -> Result<(), Cat
     }
 }
 
-/// Writes one end. If a row of the file is corrupt, the file waits with backoff until the row is repaired.
+/// Writes one end. If a row of the file is corrupt, the file is tried again with growing pauses: the row may be
+/// repaired.
 async fn write_end(core: &Core, end: &StageEnd) -> Result<CompletionResult, CatalogError> {
     let name = worker_name(core);
     let write = async |end: StageEnd| {

@@ -142,7 +142,7 @@ pub async fn copy_vectors(core: &Core, stop: &CancellationToken) -> Result<(), V
 }
 
 /// The cosine similarity. None if it is not positive or the vectors cannot be compared. Computed with 64 bits, so that
-/// rounding does not change the 32-bit result.
+/// rounding errors are far below the precision of the 32-bit result.
 fn cosine(one: &[f32], other: &[f32]) -> Option<f32> {
     if one.len() != other.len() {
         return None;
