@@ -1,5 +1,5 @@
-//! Cancels a batch. One transaction ends the batch and makes the check of its unconfirmed files due. They are then reclaimed
-//! in the background like any expired upload. Confirmed files stay.
+//! Cancels a batch. One transaction ends the batch and makes the check of its unconfirmed files due. They are then
+//! reclaimed in the background. Confirmed files stay.
 
 use wharfinger_catalog::{BatchEndOutcome, BatchEnding};
 use wharfinger_lifecycle::batch::{BatchError, BatchStatus};

@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::uploads::init::{Grant, grant};
 
-/// A batch with its files, in the order in which they were added.
+/// A batch with its files, in the order of their ids. Files that were announced together have the order of the request.
 #[derive(Clone, Debug)]
 pub struct BatchGrant {
     pub batch: Batch,

@@ -1,5 +1,6 @@
-//! Checks a file whose next check is due. An unconfirmed upload is reclaimed or rescued. An ended file is refunded when its
-//! URLs have expired. An old tombstone is removed. The file's row is the only input.
+//! Checks a file whose next check is due. An unconfirmed upload is reclaimed or rescued. An ended file is refunded when
+//! its URLs have expired. An old tombstone is removed. What is done depends on the row as it is now, not on the job
+//! that started the check.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -107,8 +108,8 @@ fn report_reclaimed(file: &File, actor: &str) {
         bytes = file.size, "unconfirmed upload reclaimed");
 }
 
-/// Checks many files. Changes that need no call to the store are committed together, the others one by one. An error
-/// belongs to its file, except `TakenOver`, which ends the call.
+/// Checks many files. Changes that need no call to the store are committed together, the others one by one. The error
+/// of one file is in its outcome. Only `TakenOver`, or a failed read of all files, ends the call.
 pub async fn check_many(
     uploads: &Uploads,
     catalog: &Catalog,
@@ -192,13 +193,13 @@ fn or_empty(done: Result<Vec<FileId>, CatalogError>) -> Result<Vec<FileId>, Verb
     }
 }
 
-/// Whether unconfirmed uploads are reclaimed without a look at their objects in the store.
+/// Whether unconfirmed uploads are reclaimed without a request to the store.
 pub fn reclaims_without_store_check(core: &Core) -> bool {
     core.store_is_ours.load(Ordering::Relaxed) && core.settings.window_policy == WindowPolicy::Reclaim
 }
 
-/// Predicts the outcome of a check and changes nothing. The checksum of an upload that would be rescued is not checked, so
-/// the real check may still reclaim it.
+/// Predicts the outcome of a check and changes nothing. It ignores the checksum, the batch and unfinished multipart
+/// uploads, so the real check can end differently.
 pub async fn predict(core: &Core, id: FileId, rule: ExpiryRule) -> Result<CheckOutcome, VerbError> {
     let Some(read) = core.catalog.file(id).await? else { return Ok(CheckOutcome::Unchanged) };
     Ok(match rule.check(core, &read) {

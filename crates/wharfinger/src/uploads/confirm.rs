@@ -1,5 +1,5 @@
 //! Confirms an upload: finds the object, checks its size and checksum, pins its version, and then changes the row. If a
-//! confirm and a cleanup race, the row's version lets exactly one of them commit.
+//! confirm and a cleanup race, the row's version lets the first of them commit.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,4 +1,5 @@
-//! Signs a short-lived URL for exactly the bytes that were confirmed. If the object has changed, the file is quarantined.
+//! Checks that the object is still the confirmed one, and signs a short-lived URL for it. If the object has changed,
+//! the file is quarantined.
 
 use wharfinger_lifecycle::file::{self, File, Pin};
 use wharfinger_lifecycle::id::FileId;

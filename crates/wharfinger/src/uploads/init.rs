@@ -1,4 +1,5 @@
-//! Starts an upload: charges the quota, registers the file and its delayed check in one transaction, then signs a URL.
+//! Starts an upload: registers the file and its delayed check in one transaction, then signs a URL. The same
+//! transaction charges the quota, unless Redis has counted it before.
 
 use uuid::Uuid;
 use wharfinger_catalog::{
@@ -157,7 +158,7 @@ pub(crate) fn idempotency_key(
 pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<Option<Uuid>, VerbError> {
     let core = &uploads.core;
     let requested_bytes = wanted.bytes();
-    let first_look_at = wanted.files.iter().filter_map(|new| new.file.next_check_at).min();
+    let first_check_at = wanted.files.iter().filter_map(|new| new.file.next_check_at).min();
     let (from, traced) = (wanted.now, core.traces.is_enabled().then(|| wanted.files.clone()));
     match quota::register(&uploads.quota, wanted).await? {
         RegisterOutcome::Created => {
@@ -173,7 +174,7 @@ pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<
                 });
             }
             core.wakeups.archive.notify_one();
-            if let Some(at) = first_look_at {
+            if let Some(at) = first_check_at {
                 core.wakeups.check.wake_for(at);
                 core.wakeups.broker.notify_one();
             }

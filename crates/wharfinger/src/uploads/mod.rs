@@ -1,4 +1,5 @@
-//! The operations on uploads, one per file. Each reads the row again, lets the lifecycle crate decide, and commits once.
+//! The operations on uploads, one per file. An operation that changes a file reads its row, lets the lifecycle crate
+//! decide, and commits. If the row has changed since, it starts again.
 
 pub mod check;
 pub mod confirm;

@@ -72,13 +72,13 @@ async fn upload(
                 Err(error) => return Err(error.into()),
             }
         }
-        let begun = store.start(&file.key, file.content_type.as_deref()).await?;
-        if core.catalog.set_upload_id(&file.key, known.clone(), begun.clone()).await? {
-            return Ok((begun, Vec::new()));
+        let started = store.start(&file.key, file.content_type.as_deref()).await?;
+        if core.catalog.set_upload_id(&file.key, known.clone(), started.clone()).await? {
+            return Ok((started, Vec::new()));
         }
         // A concurrent call has stored another upload id. If this abort fails, a sweep or the end of the file does it.
-        if let Err(error) = store.abort(&file.key, &begun).await {
-            tracing::warn!(fileId = %file.id, error = %error, "cannot abort a superfluous multipart upload, a sweep will do it");
+        if let Err(error) = store.abort(&file.key, &started).await {
+            tracing::warn!(fileId = %file.id, error = %error, "cannot abort an unneeded multipart upload, a sweep will do it");
         }
         if core.catalog.upload_id(&file.key).await? == known {
             return Err(VerbError::Gone);
@@ -147,7 +147,7 @@ async fn abort_other_uploads(store: &dyn MultipartStore, file: &File) {
     }
 }
 
-/// Orders another cleanup if the file ended while its upload was completed. The first cleanup may have run too early.
+/// Writes another cleanup if the file ended while its upload was completed. The first cleanup may have run too early.
 async fn delete_if_ended(core: &Core, file: &File) -> Result<(), VerbError> {
     let now = core.clock.now();
     let Some(read) = core.catalog.file(file.id).await? else { return Ok(()) };

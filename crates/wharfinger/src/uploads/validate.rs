@@ -1,4 +1,5 @@
-//! Validates upload requests before anything is written. All errors of a call are reported together, each with its field.
+//! Validates upload requests before anything is written. The first errors of a call are reported together, each with
+//! its field. A size above the limit is reported only if there is no other error.
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
