@@ -98,11 +98,11 @@ async fn settle(core: &Core, outcomes: Vec<(LeasedJob, Result<(), VerbError>)>) 
 pub async fn end_expired_leases(core: &Core) -> Result<(), VerbError> {
     loop {
         let now = core.clock.now();
-        let taken = core.catalog.end_expired_jobs(CHECK_QUEUE, now, now, EXPIRED_JOBS_MAX).await?;
-        for (job, fate) in &taken {
-            tracing::warn!(job = CHECK_QUEUE, jobId = %job, fate = ?fate, "a lease ran out");
+        let expired = core.catalog.end_expired_jobs(CHECK_QUEUE, now, now, EXPIRED_JOBS_MAX).await?;
+        for (job, outcome) in &expired {
+            tracing::warn!(job = CHECK_QUEUE, jobId = %job, outcome = ?outcome, "lease expired");
         }
-        if taken.len() < EXPIRED_JOBS_MAX {
+        if expired.len() < EXPIRED_JOBS_MAX {
             return Ok(());
         }
     }

@@ -71,9 +71,9 @@ async fn check_one(uploads: &Uploads, lease: &SweepLease, id: FileId) -> Result<
     let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
         let Some(file) = core.catalog.file(id).await? else { return Ok(FailureOutcome::Unchanged) };
-        let looked = check_failure(&file, core.plan.failures, &core.policy, core.clock.now())
+        let checked = check_failure(&file, core.plan.failures, &core.policy, core.clock.now())
             .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
-        let (change, done) = match looked {
+        let (change, done) = match checked {
             FailureCheck::Nothing => return Ok(FailureOutcome::Unchanged),
             FailureCheck::Later(change) => (change, FailureOutcome::Unchanged),
             FailureCheck::Warn(change) => (change, FailureOutcome::Warned),

@@ -17,7 +17,7 @@ pub const NAME: &str = "pending-cleanups";
 
 /// Short, because the batch of a dead process waits this long, and deleting twice is harmless.
 const LEASE_MS: i64 = 60_000;
-/// Few enough to finish within the lease, even if each needs its own calls.
+/// Few enough that a batch usually ends within the lease, even if each cleanup needs separate calls.
 const BATCH_MAX: usize = 250;
 const ABORTS_AT_ONCE: usize = 16;
 const REFUSED: Backoff = Backoff { base_ms: 30_000, cap_ms: 3_600_000 };

@@ -1,4 +1,5 @@
-//! Runs sweeps: when they are due and no other process runs them, or on request. Each run is recorded and logged.
+//! Runs sweeps: when they are due and no other process runs them, or on request. Finished runs are recorded and logged;
+//! dry runs are not.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -47,7 +48,7 @@ pub async fn run_if_due(uploads: &Uploads, sweep: Sweep, stop: &CancellationToke
     }
 }
 
-/// Moves the stored time of the next run forward if the schedule now has an earlier one.
+/// Moves the stored time of the next run to the earlier time of a denser schedule.
 pub async fn apply_schedule(core: &Core, sweep: Sweep) -> Result<(), CatalogError> {
     let written = core.catalog.sweeps().await?.into_iter().find(|state| state.name == sweep.name());
     let next_time = sweep.next_time(core);
@@ -149,7 +150,8 @@ async fn run_under_lease(uploads: &Uploads, sweep: Sweep, lease: &SweepLease) ->
         tracing::warn!(job = name, "sweep was taken over by another process");
         return outcome;
     }
-    // A sweep that was stopped is due at once. A finished or failed one is due at its next scheduled time.
+    // A sweep that was stopped keeps its time, so a due one is due at once. A finished or failed one is due at its next
+    // scheduled time.
     let next_run_at = (!lease.is_stopped()).then(|| sweep.next_time(core));
     if let Err(error) = lease.catalog.release_sweep(next_run_at).await {
         tracing::warn!(job = name, error = %error, "cannot release the lease of a sweep, it will expire");

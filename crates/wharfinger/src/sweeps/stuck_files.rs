@@ -1,5 +1,5 @@
-//! Fault: a confirmed file without progress for `STUCK_FILE_THRESHOLD_MS` whose job is missing or faulty, so that no worker
-//! will process it. It is queued again, or fails after `MAX_STUCK_RETRIES`. A file that only waits is counted, not changed.
+//! Fault: a confirmed file without progress for `STUCK_FILE_THRESHOLD_MS` whose job is missing or invalid. It is queued
+//! again, or fails after `MAX_STUCK_RETRIES`. A file that only waits is counted, not changed.
 
 use std::collections::BTreeMap;
 

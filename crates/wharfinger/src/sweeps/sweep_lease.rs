@@ -1,5 +1,6 @@
-//! The lease of a sweep. The sweep's row in the catalog holds the time of the next run, a lease and a fencing number. Only one
-//! process can claim it when it is due. A process that lost its lease can write nothing more.
+//! The lease of a sweep. The sweep's row in the catalog holds the time of the next run, a lease and a fencing number.
+//! Of many processes one claims it when it is due. After another process has claimed it, the catalog rejects the writes
+//! of the first (`tests/it/many/sweeps.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use crate::core::VerbError;
 use crate::uploads::Uploads;
 use crate::uploads::check::{CheckOutcome, ExpiryRule, check_many, predict, reclaims_without_store_check};
 
-/// How long a sweep of a dead process is blocked for others.
+/// How long other processes wait for a sweep whose process died.
 pub const LEASE_MS: i64 = 30_000;
 const EXTEND_EVERY_MS: i64 = LEASE_MS / 3;
 /// A sweep without progress for this long releases its lease.

@@ -1,5 +1,5 @@
-//! The background loops. Each loop sleeps until something is due. On stop, it finishes its current item and starts no
-//! other.
+//! The background loops. Each loop sleeps until something is due, or polls. On stop, it finishes its current item and
+//! starts no other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,7 +61,7 @@ pub(super) async fn delayed_checks(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Runs the checks that the broker did not deliver in time. Returns when to look again.
+/// Runs the checks that the broker did not deliver in time. Returns when to check again.
 async fn run_overdue_checks(app: &App, stop: &CancellationToken) -> Result<Option<UnixMs>, VerbError> {
     checks::end_expired_leases(&app.core).await?;
     let grace_ms = app.broker.as_ref().map_or(0, Broker::delivery_grace_ms);
@@ -154,8 +154,8 @@ pub(super) async fn scheduled(app: Arc<App>, stop: CancellationToken, sweep: Swe
         tracing::warn!(job = sweep.name(), error = %error, "cannot apply a denser schedule now: it starts after the next run");
     }
     while !stop.is_cancelled() {
-        let looked = sweeps::run_if_due(&app.uploads, sweep, &stop).await;
-        stop.run_until_cancelled(app.core.clock.sleep_until(looked.again_at)).await;
+        let due = sweeps::run_if_due(&app.uploads, sweep, &stop).await;
+        stop.run_until_cancelled(app.core.clock.sleep_until(due.again_at)).await;
     }
 }
 
@@ -175,7 +175,8 @@ pub(super) async fn refunds(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Copies vectors into pgvector's table: those that were made before it existed, or by an older process.
+/// Copies vectors into the column of pgvector: those that were written before the column existed, or by a process that
+/// does not use it.
 pub(super) async fn vector_copies(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() && app.core.catalog.has_pgvector() {
         if let Err(error) = search::copy_vectors(&app.core, &stop).await {
@@ -287,7 +288,7 @@ pub(super) async fn store_mark(app: Arc<App>, stop: CancellationToken) {
             Ok(other) => {
                 tracing::error!(state = other.as_str(), "the store and the catalog do not belong together")
             }
-            Err(error) => tracing::warn!(error = %error, "cannot read or write the mark of the store"),
+            Err(error) => tracing::warn!(error = %error, "cannot read or write the marker of the store"),
         }
     }
 }

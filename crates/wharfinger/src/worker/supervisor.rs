@@ -1,4 +1,5 @@
-//! Spawns the background loops. A loop that panics is restarted. On stop, each loop finishes its current item.
+//! Spawns the background loops. A loop that panics is restarted. On stop, each loop has some time to finish its current
+//! item.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Compares a page of the store with the rows of the same keys. The page is read first. A row is written before its object, so
-//! a listed object without a row has none at all. The other direction is not certain: if a row seems to have no object, the
-//! store is asked again.
+//! Compares a page of the store with the rows of the same keys. The page is read first. A row is written before its
+//! object, so a listed object without a row is really without one. The other direction is not certain: if a row seems
+//! to have no object, the store is asked again.
 
 use std::collections::BTreeSet;
 use std::iter::Peekable;

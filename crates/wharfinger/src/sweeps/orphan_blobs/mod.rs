@@ -68,8 +68,8 @@ pub struct Outcome {
     /// deleting are not counted here or in `deleted`.
     #[schema(example = 0)]
     pub errors: u64,
-    /// Objects and unfinished uploads of other programs in our folders. They have no row, and their key does not have our
-    /// format or they are older than our marker. They are never deleted.
+    /// Objects and unfinished uploads of other programs in our folders. They have no row, and their key does not have
+    /// our format or they are older than our marker. Sweeps do not delete them.
     #[schema(example = 0)]
     pub foreign: u64,
     /// Why nothing was deleted although something was found.
