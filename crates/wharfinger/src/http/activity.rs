@@ -28,7 +28,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const EVICT_UNREAD_AFTER: Duration = Duration::from_secs(5);
 /// The longest time between two checks of a connection.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
-/// The first bytes of every HTTP/2 connection. No HTTP/1 request starts with them.
+/// The first bytes of every HTTP/2 connection. No HTTP/1 method that the server knows starts with them.
 const HTTP2_PREFACE_START: &[u8] = b"PRI";
 
 #[derive(Debug)]
@@ -303,5 +303,5 @@ impl AsyncWrite for TrackedStream {
     }
 }
 
-/// The result of a handler, which never fails.
+/// The result of a handler. It has no error.
 pub(super) type TrackedResponse = Result<axum::http::Response<TrackedBody>, Infallible>;

@@ -57,7 +57,8 @@ struct BackendState {
     ok: bool,
     /// Whether the process is ready only while this backend answers.
     needed: bool,
-    /// The properties of a signed upload that the store itself enforces. Confirm verifies the others.
+    /// The properties of a signed upload that the store itself enforces. Confirm checks the size, and the checksum if
+    /// the store does not enforce it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = json!(["size", "content type"]))]
     enforces: Option<Vec<&'static str>>,

@@ -1,5 +1,6 @@
-//! The HTTP API: one router, one file per resource. A request's body is read completely before its handler starts.
-//! The handler then runs to its end, even if the client hangs up.
+//! The HTTP API: one router, one file per resource. The body of an API call is read completely before its handler
+//! starts. The handler then runs to its end, even if the client hangs up. Bytes of files, events, searches and the
+//! event stream are handled in other ways.
 
 mod activity;
 pub mod auth;
@@ -279,7 +280,7 @@ fn is_our_page(origin: &HeaderValue, request: &Parts) -> bool {
 }
 
 /// Reads the whole body, then runs the handler in a separate task. If the client hangs up before the last byte, nothing
-/// is changed. If it hangs up later, the handler still runs to its end.
+/// is changed. If it hangs up later, the handler still runs to its end, except a search.
 async fn run_to_completion(State(app): State<Shared>, request: Request, next: Next) -> Response {
     let (mut parts, mut body) = request.into_parts();
     let read = match body.is_end_stream() {
@@ -369,8 +370,8 @@ fn body_limit_bytes(parts: &Parts, role: Role) -> usize {
     }
 }
 
-/// While the process is stopping, each answer closes its connection. An idle connection would be cut at the end, perhaps
-/// during a new request.
+/// While the process is stopping, each HTTP/1 answer closes its connection. An idle connection would be cut at the end,
+/// perhaps during a new request.
 async fn close_when_draining(State(app): State<Shared>, request: Request, next: Next) -> Response {
     let is_http1 = request.version() <= Version::HTTP_11;
     let mut response = next.run(request).await;

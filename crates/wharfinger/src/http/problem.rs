@@ -1,5 +1,5 @@
-//! Errors as clients see them: RFC 9457 problem documents with a stable code. The cause of a 5xx is logged and not sent
-//! to the client.
+//! Errors as clients see them: RFC 9457 problem documents with a stable code. The cause of an internal error, or of a
+//! backend that fails, is logged and not sent to the client.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};

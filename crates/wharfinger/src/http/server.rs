@@ -1,4 +1,4 @@
-//! Accepts connections until the process stops, then waits for the open ones to finish.
+//! Accepts connections until the process stops, then waits some time for the open ones to finish.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: ConnectionLimi
                     let slot = slot;
                     let connection = connection(&builder, stream, router, &slot);
                     tokio::select! {
-                        // Errors of a connection are caused by its client and are not logged.
+                        // Errors of a connection usually come from its client, so they are not logged.
                         _ = watcher.watch(connection) => {}
                         () = slot.activity.expired() => metric::connection_closed("timeout"),
                         () = slot.close.cancelled() => metric::connection_closed("all_places_taken"),

@@ -1,5 +1,5 @@
-//! Changes as server-sent events. Each part is sent once at the start and then at every change. The stream ends when the
-//! token expires or the process stops.
+//! Changes as server-sent events. Each part is sent once at the start (except notifications), and then after it has
+//! changed. The stream ends when the token expires or the process stops.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
@@ -51,7 +51,7 @@ pub(super) async fn get(
     QueryParams(query): QueryParams<TenantQuery>,
 ) -> Result<impl IntoResponse, Problem> {
     let scope = query.scope(&session.caller)?;
-    let Some(place) = app.dashboard.stream_slot(&session.caller) else {
+    let Some(slot) = app.dashboard.stream_slot(&session.caller) else {
         return Err(Problem::unavailable_because(
             "Too many streams are open. Close one, or try again later.",
         ));
@@ -67,7 +67,7 @@ pub(super) async fn get(
         seen: None,
         ready: VecDeque::new(),
         has_ended: false,
-        _place: place,
+        _slot: slot,
     };
     let events = futures::stream::unfold(watcher, async |mut watcher| {
         let event = watcher.next().await?;
@@ -92,7 +92,7 @@ struct Watcher {
     seen: Option<BTreeSet<Uuid>>,
     ready: VecDeque<Event>,
     has_ended: bool,
-    _place: StreamSlot,
+    _slot: StreamSlot,
 }
 
 impl Watcher {

@@ -44,7 +44,7 @@ pub struct StuckFileView {
     batch_id: Option<String>,
     #[schema(example = "2026-11-15T05:44:37.622Z")]
     updated_at: String,
-    /// Why no worker will process the file. Null if it only waits in the queue or a worker has it.
+    /// What is wrong with the file's job. Null if it only waits in the queue or a worker has it.
     #[schema(example = "its job was missing")]
     problem: Option<String>,
 }

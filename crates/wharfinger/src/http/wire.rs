@@ -458,7 +458,7 @@ pub struct QuotaView {
     used: u64,
     #[schema(example = 10_737_418_240_u64)]
     limit: u64,
-    /// The unconfirmed part of `used`.
+    /// The part of `used` for unconfirmed files, and for deleted files whose upload URL is still valid.
     #[schema(example = 0)]
     reserved: u64,
 }

@@ -64,7 +64,7 @@ pub struct LeaseView {
     content_type: Option<String>,
     #[schema(example = 52_417)]
     size: u64,
-    /// A signed URL for exactly the bytes that were confirmed.
+    /// A signed URL for the object, which was compared with the confirmed one just now.
     #[schema(example = "https://objects.example.com/uploads/acme/ada/01a1ddbc?signature=…")]
     download_url: String,
     /// The output of the previous stage: `{text}`, `{chunks}` or `{verdict}`. A large output is `{url}`, which returns the same.
