@@ -1,5 +1,5 @@
-//! Archives file events: sends their outbox lines to ingest, grouped by tenant. Delivery is at least once. Readers of the
-//! archive can recognise duplicates by their `id`.
+//! Archives file events: sends their outbox lines to ingest, grouped by tenant. A line may be archived twice: readers
+//! of the archive can recognise duplicates by their `id`. A line that waits too long is dropped (`sweeps::retention`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -245,7 +245,7 @@ impl Ingest {
         self.in_flight.load(Ordering::SeqCst) == 0
     }
 
-    /// Uploads once. After any error the batch is uploaded again later, under the same key.
+    /// Tries one upload. A batch that is uploaded again has the same key.
     async fn put(&self, folder: EventsFolder, name: &BatchName, gz: Bytes) -> Result<(), BlobError> {
         let key = ObjectKey::events(folder, &name.object_path())
             .map_err(|bad| BlobError::Refused(format!("{name}: {bad}")))?;

@@ -69,8 +69,8 @@ pub async fn run(ingest: &Ingest, stop: &CancellationToken) {
     }
 }
 
-/// Removes batches that are older than `DLQ_MAX_AGE`, but only after they were offered to the store. A server that was down for
-/// a week first uploads what it has.
+/// Removes batches that are older than `DLQ_MAX_AGE`, but only while the store is down or has rejected all that are
+/// left. A server that was down for a week first uploads what it has.
 pub async fn limit_age(ingest: &Ingest, stop: &CancellationToken) {
     while !stop.is_cancelled() {
         let before = (ingest.clock.now() - ingest.settings.spool_age_ms_max).div_euclid(1_000);
@@ -99,7 +99,7 @@ enum Outcome {
 }
 
 impl Ingest {
-    /// Whether all waiting batches were offered to the store without success: it is down, or it has rejected all that are left.
+    /// Whether old batches may be removed: the store is down, or it has rejected all batches that are left.
     fn may_expire(&self) -> bool {
         self.health.is_down() || self.spool.oldest(self.clock.now()).is_none()
     }

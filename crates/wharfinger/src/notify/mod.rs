@@ -1,5 +1,6 @@
-//! Sends notifications to the webhook and alerts to Slack. Both are outbox lines, written in the same transaction as the
-//! change they report. Each is delivered at least once. The webhook gets the notifications of a file in order.
+//! Sends notifications to the webhook and alerts to Slack. Both are outbox lines, written in the same transaction as
+//! the change they report. A line may be delivered twice. It is given up after three days. The webhook gets the
+//! notifications of a file in order.
 
 mod slack;
 mod webhook;

@@ -1,6 +1,7 @@
-//! The limit on files per tenant, tombstones included. A tombstone (the row of a deleted file) is kept for a while without a
-//! charge, so without this limit uploads that are deleted at once could fill the catalog. Files are counted every few
-//! seconds, outside of the transaction: concurrent uploads may exceed the limit by a few. The limit on bytes is exact.
+//! The limit on files per tenant, tombstones included. A tombstone (the row of a deleted file) is kept for a while
+//! without a charge, so without this limit uploads that are deleted at once could fill the catalog. Files are counted
+//! every few seconds, outside of the transaction: uploads to several processes may exceed the limit until the next
+//! count. The limit on bytes is checked for each upload.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ use crate::core::VerbError;
 const COUNT_VALID_FOR: Duration = Duration::from_secs(10);
 /// The same for a tenant at its limit, which may have deleted files.
 const COUNT_VALID_FOR_AT_LIMIT: Duration = Duration::from_secs(1);
-/// Counting one tenant takes at most this share of the time: one hundredth.
+/// In one process, counting a tenant takes at most this share of the time: one hundredth.
 const SHARE_OF_TIME: u32 = 100;
 /// Cached counts. Beyond it the cache is cleared.
 const TENANTS_MAX: usize = 10_000;

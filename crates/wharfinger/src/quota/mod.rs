@@ -130,7 +130,7 @@ impl RedisQuotaOwner {
         self.away.load(Ordering::SeqCst)
     }
 
-    /// Until Redis answers again, no call waits for it.
+    /// Until Redis answers again, no new call waits for it.
     pub fn mark_away(&self, error: &QuotaError) {
         if !self.away.swap(true, Ordering::SeqCst) {
             metric::redis_away(true);

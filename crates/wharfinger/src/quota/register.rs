@@ -51,7 +51,7 @@ pub async fn register(quota: &Quota, wanted: Registration) -> Result<RegisterOut
     register_without_redis(quota, wanted).await
 }
 
-/// The database admits the files, whoever owns the quota now.
+/// The database admits the files, even if Redis owns the quota now.
 async fn register_without_redis(quota: &Quota, wanted: Registration) -> Result<RegisterOutcome, VerbError> {
     for _ in 0..ROUNDS_MAX {
         let admission = Admission::Database;
