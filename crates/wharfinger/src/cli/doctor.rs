@@ -1,4 +1,4 @@
-//! `wharfinger doctor`: checks every backend, and prints what is wrong and how to fix it.
+//! `wharfinger doctor`: checks each configured backend, and prints what is wrong and how to fix it.
 
 mod blobs;
 mod engines;

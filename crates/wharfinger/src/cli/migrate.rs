@@ -1,4 +1,4 @@
-//! `wharfinger migrate`: creates or updates the database schema.
+//! `wharfinger migrate`: creates or updates the database schema, and declares the queues of the broker.
 
 use clap::Args;
 use wharfinger_calls::faults::Faults;

@@ -1,4 +1,4 @@
-//! The command line: one file per subcommand. Exit code 0 done, 1 failed, 2 wrong usage.
+//! The command line: one module per subcommand. Exit code 0 done, 1 failed, 2 wrong usage or settings.
 
 mod config;
 mod demo;
@@ -67,7 +67,7 @@ enum Command {
     Reconcile(Box<reconcile::Arguments>),
     /// Create or update the database schema
     Migrate(migrate::Arguments),
-    /// Check every backend: print what is wrong and how to fix it
+    /// Check each configured backend: print what is wrong and how to fix it
     Doctor(doctor::Arguments),
     /// Print the effective settings, with secrets masked
     Config(config::Arguments),

@@ -130,7 +130,7 @@ async fn serve(
         () = asked_to_stop.cancelled() => StopSignal::Interrupt,
     };
     app.core.draining.cancel();
-    // A second signal ends every wait below.
+    // A second signal ends the waits for calls and loops below.
     let second_signal = CancellationToken::new();
     tokio::spawn({
         let second_signal = second_signal.clone();

@@ -1,5 +1,5 @@
-//! The figures of scopes that clients watch by the event stream. All watchers of a scope share one snapshot. It is computed
-//! again only when a file of the scope has changed or RECOMPUTE_AFTER is over.
+//! The figures of scopes that clients watch by the event stream. All watchers of a scope share one snapshot. It is
+//! computed again when a file of the scope has changed, when RECOMPUTE_AFTER is over, or after an error.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_PAUSE: Duration = Duration::from_millis(800);
 /// The pause after a read is at least this many times its duration, so that slow reads do not load the database.
 const PAUSE_FACTOR: u32 = 20;
-/// Some figures change without a change of a file: a file becomes stuck, for example. They are at most this old.
+/// Some figures change without a change of a file: a file becomes stuck, for example. So all figures are read again
+/// after this time.
 const RECOMPUTE_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use live::Live;
 
 /// The trend shows the outcomes of this period.
 const TREND_MS: i64 = 86_400_000;
-/// Each stream holds a connection. Operators have slots of their own, because they come when something is wrong.
+/// Each stream holds a connection. Operators have separate slots, because they come when something is wrong.
 const STREAMS_MAX: usize = 1_000;
 const OPERATOR_STREAMS_MAX: usize = 100;
 const STREAMS_PER_USER_MAX: usize = 16;

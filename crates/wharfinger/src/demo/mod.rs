@@ -1,5 +1,5 @@
-//! The demo: two minutes of real traffic and faults against a server with short time limits. The faults are real: objects
-//! are deleted behind the server's back, workers crash, stores fail.
+//! The demo: about two minutes of real traffic and faults against a server with short time limits. The faults are real:
+//! objects are deleted behind the server's back, workers crash, stores fail.
 
 mod client;
 mod faults;

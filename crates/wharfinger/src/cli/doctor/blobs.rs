@@ -10,7 +10,7 @@ use super::{Finding, bad, good};
 use crate::config::Settings;
 use crate::store::{self, StoreRef, StoreState};
 
-/// `catalog` is None before the first start.
+/// `catalog` is None if its schema is missing or of another version.
 pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findings: &mut Vec<Finding>) {
     match settings.blobs.connect().await {
         Err(error) => {

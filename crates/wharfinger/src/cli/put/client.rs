@@ -183,7 +183,7 @@ impl Client {
         }
     }
 
-    /// An Idempotency-Key that is the same in every run.
+    /// An Idempotency-Key that depends only on the server and the identity, so it is the same in every run.
     pub(super) fn key(&self, identity: &str) -> String {
         format!("put-{}", to_hex(&Sha256::digest(format!("{}\0{identity}", self.server))))
     }
