@@ -1,5 +1,5 @@
-//! Wharfinger: direct uploads to object storage with quotas. Each upload is confirmed or reclaimed, and each delete also
-//! removes the bytes. Runs on SQLite and local disk, or on PostgreSQL and a remote store.
+//! Wharfinger: direct uploads to object storage with quotas. Each upload is confirmed, deleted or reclaimed, and each
+//! delete also removes the bytes. Runs on SQLite and local disk, or on PostgreSQL and a remote store.
 
 // Output for users goes through `cli::output`.
 #![warn(clippy::print_stdout)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A tenant may hold at most this many times the free bytes. So one tenant alone gets three quarters, and two get three
-/// sevenths each. Some memory always stays free for another tenant.
+/// sevenths each. Some memory stays free for another tenant (test `one_tenant_leaves_memory_for_another`).
 const SHARE_OF_FREE: usize = 3;
 
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use std::fmt;
 pub enum ProcessRole {
     /// Answers API calls, and serves the local store.
     Api,
-    /// Runs the delayed checks, the pipeline and cleanups.
+    /// Runs the delayed checks, the pipeline and cleanups, and sends notifications.
     Worker,
     /// Runs the scheduled sweeps.
     Sweeper,

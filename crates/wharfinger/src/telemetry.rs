@@ -1,4 +1,5 @@
-//! Logs and metrics. Logs are JSON lines on standard error. They never contain a secret or a signed URL.
+//! Logs and metrics. Logs are JSON lines on standard error. They contain no token and no signed URL
+//! (`tests/it/http/logs.rs`).
 
 pub mod events;
 pub mod traces;

@@ -28,8 +28,8 @@ use crate::uploads::Uploads;
 const REQUEST_BODIES_BYTES: usize = 256 << 20;
 
 impl App {
-    /// Opens every backend and updates the schema. Outbox lines for a system that is no longer configured are removed.
-    /// `public_url` is the start of the local store's signed URLs.
+    /// Opens every backend and updates the schema. Outbox lines for a broker, a webhook or a Slack that is no longer
+    /// configured are removed. `public_url` is the start of the URLs that this process signs.
     pub async fn open(
         settings: Settings,
         secrets: &Secrets,
@@ -100,7 +100,8 @@ impl App {
         Ok(())
     }
 
-    /// For a command that may run beside a server: changes neither the schema nor the outbox.
+    /// For a command that may run beside a server: changes neither the schema nor the outbox, and does not claim the
+    /// store.
     pub async fn open_for_command(
         settings: Settings,
         secrets: &Secrets,

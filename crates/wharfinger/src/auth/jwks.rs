@@ -15,7 +15,7 @@ use wharfinger_lifecycle::UnixMs;
 
 use crate::config::mask_url;
 
-/// Keys older than this are read again before the next token is checked.
+/// Keys older than this are read again.
 const KEYS_AGE_MS_MAX: i64 = 5 * 60_000;
 /// The keys are requested at most this often, whatever tokens arrive.
 const ASK_PAUSE_MS: i64 = 30_000;

@@ -1,4 +1,5 @@
-//! Secrets that the program creates at its first start. Only its user can read them.
+//! The secrets of a server. Those that are not set are created in the data dir at the first start; only the user of the
+//! program can read them.
 
 use std::fs;
 use std::io::{self, Write as _};

@@ -1,4 +1,5 @@
-//! Opens the store and checks that it belongs to the catalog. A server also claims it.
+//! Opens the store and checks that it belongs to the catalog. A server also claims it. A process that only takes events
+//! skips this for a remote store.
 
 use std::sync::Arc;
 use std::time::Duration;

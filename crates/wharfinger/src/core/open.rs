@@ -25,7 +25,7 @@ pub enum OpenMode {
     Serve,
     /// A server that only takes events. It also starts while a remote store is down.
     IngestOnly,
-    /// A command that may run beside a server: changes nothing.
+    /// A command that may run beside a server: does not migrate the schema and does not claim the store.
     Command,
 }
 

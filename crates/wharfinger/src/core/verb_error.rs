@@ -1,4 +1,4 @@
-//! The errors of all operations on files and batches.
+//! The errors of operations. `http::problem` turns them into answers.
 
 use wharfinger_catalog::CatalogError;
 use wharfinger_lifecycle::UnixMs;

@@ -1,4 +1,4 @@
-//! Wake-ups for the background loops. A lost wake-up only costs time, because every loop also polls.
+//! Wake-ups for the background loops. A lost wake-up only costs time, because the loops that do the work also poll.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
