@@ -82,7 +82,7 @@ async fn a_failed_notification_is_sent_again_until_it_is_accepted(database: Data
     let times: Vec<i64> =
         got.iter().map(|one| one.header("webhook-timestamp").parse().expect("a time")).collect();
     assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
-    assert_eq!((receiver.accepted().len(), got[0].file()), (1, file.as_str()));
+    assert_eq!((receiver.taken().len(), got[0].file()), (1, file.as_str()));
     assert_eq!(waiting(&server).await, 0);
 }
 
@@ -100,7 +100,7 @@ async fn a_notification_waits_while_no_receiver_listens(database: Database) {
     let server = env.start_but("WEBHOOK_URL", &receiver.url).await;
     env.advance(MINUTE_MS);
     server.settle().await;
-    assert_eq!(receiver.accepted().len(), 1);
+    assert_eq!(receiver.taken().len(), 1);
 }
 
 async fn a_failed_notification_blocks_only_later_ones_of_the_same_file(database: Database) {
@@ -176,7 +176,7 @@ async fn a_notification_is_dropped_after_three_days_and_the_next_is_sent(databas
         server.settle().await;
         env.advance(6 * HOUR_MS);
     }
-    assert_eq!(receiver.accepted().len(), 0);
+    assert_eq!(receiver.taken().len(), 0);
     let tries = receiver.got().len();
     server.settle().await;
     let got = receiver.got();
@@ -201,7 +201,7 @@ async fn a_receiver_gets_no_request_before_its_retry_after(database: Database) {
     assert_eq!(receiver.got().len(), 1, "no message is sent before that time");
     env.advance(MINUTE_MS);
     server.settle().await;
-    assert_eq!(receiver.accepted().len(), 2);
+    assert_eq!(receiver.taken().len(), 2);
 }
 
 /// Without a webhook no line is written, and waiting lines are deleted.

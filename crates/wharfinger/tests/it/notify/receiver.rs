@@ -85,12 +85,12 @@ impl Receiver {
     }
 
     /// The requests that were answered with 200.
-    pub fn accepted(&self) -> Vec<ReceivedRequest> {
+    pub fn taken(&self) -> Vec<ReceivedRequest> {
         self.got().into_iter().filter(|got| got.status == 200).collect()
     }
 
     pub fn distinct(&self) -> BTreeSet<String> {
-        self.accepted().into_iter().map(|got| got.id).collect()
+        self.taken().into_iter().map(|got| got.id).collect()
     }
 }
 

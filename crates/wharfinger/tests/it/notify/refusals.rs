@@ -41,7 +41,7 @@ async fn a_host_name_of_this_machine_gets_no_notification() {
     let server = env.start_but("WEBHOOK_ALLOW_PRIVATE", "true").await;
     env.advance(60_000);
     server.settle().await;
-    assert_eq!(receiver.accepted().len(), 1);
+    assert_eq!(receiver.taken().len(), 1);
 
     let place = Place::new();
     let environment = [("WEBHOOK_URL", url.as_str()), ("WEBHOOK_SECRET", SECRET)];

@@ -75,7 +75,7 @@ async fn failed_alerts_are_sent_again(database: Database) {
     env.advance(60_000);
     server.settle().await;
     let texts = texts(&slack);
-    assert_eq!((texts.len(), slack.accepted().len()), (2, 1));
+    assert_eq!((texts.len(), slack.taken().len()), (2, 1));
     assert_eq!(texts[0], texts[1]);
 }
 
