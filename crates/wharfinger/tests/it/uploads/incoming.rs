@@ -1,4 +1,4 @@
-//! SlowUpload uploads: at most one per file, and none for a file that has ended, because the quota does not count bytes that
+//! Slow uploads: at most one per file, and none for a file that has ended, because the quota does not count bytes that
 //! are not in place yet.
 
 use bytes::Bytes;
