@@ -1,7 +1,7 @@
 //! Keys from a query of the user's database. The database is opened read-only; on PostgreSQL, one read-only transaction
 //! sees the data of one moment. The query must be one statement and becomes the source of our SELECT. So the database
-//! rejects statements that write files even when read-only, like VACUUM INTO and COPY (test
-//! `nothing_is_written_to_the_database`). The rows may have any order: collations sort in another order than stores.
+//! rejects statements that write files even when read-only, like VACUUM INTO and COPY (test `a_query_cannot_write`).
+//! The rows may have any order: collations sort in another order than stores.
 
 use std::str::FromStr as _;
 
