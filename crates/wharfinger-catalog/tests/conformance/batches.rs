@@ -259,7 +259,7 @@ pub(super) async fn an_expired_batch_notifies_its_owner_once(db: &TestDb) {
     assert_eq!(data["confirmedFiles"], 1);
     assert_eq!(data["removedFiles"], 3);
     assert_eq!(data["sizeReclaimed"], files[2..].iter().map(|file| file.size).sum::<u64>());
-    assert!(notice.message.contains("3 of its files"), "{}", notice.message);
+    assert!(notice.message.contains("3 unconfirmed files"), "{}", notice.message);
 }
 
 pub(super) async fn a_batch_completes_only_without_unconfirmed_files(db: &TestDb) {

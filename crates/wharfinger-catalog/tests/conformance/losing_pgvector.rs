@@ -72,7 +72,7 @@ pub(super) async fn an_unusable_pgvector_is_explained(_: &TestDb) {
             "CREATE EXTENSION vector; UPDATE pg_extension SET extversion = '0.5.1' WHERE extname = 'vector'",
             "0.6.1 or newer",
         ),
-        ("CREATE EXTENSION vector; ALTER TABLE chunks ADD COLUMN embedding TEXT", "not its own"),
+        ("CREATE EXTENSION vector; ALTER TABLE chunks ADD COLUMN embedding TEXT", "of another type"),
     ];
     for (statement, why) in unusable {
         let db = TestDb::without_pgvector().await;

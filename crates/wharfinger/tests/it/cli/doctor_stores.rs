@@ -77,7 +77,7 @@ fn doctor_lists_what_the_store_enforces() {
     let ran = store.run(&place, &["doctor", "--json"]).expect(0);
     let (ok, detail) = result(&ran, "blobs");
     assert!(ok && detail.contains("enforces size, content type, create-only"), "{detail}");
-    assert!(detail.contains("confirm or a sweep checks the rest: checksum, the end of a file"), "{detail}");
+    assert!(detail.contains("confirm or a sweep checks the rest: checksum, no upload after a file has ended"), "{detail}");
 
     let served = place.serve(&store.environment());
     let ready = get_json(&format!("{}/readyz", served.url));
@@ -109,9 +109,9 @@ fn a_wrong_secret_is_reported() {
 fn missing_rights_are_reported() {
     let gateway = radosgw::shared();
     for (rights, words) in [
-        (Rights::ReadOnly, "will not let us write objects"),
-        (Rights::WriteOnly, "will not let us list the bucket"),
-        (Rights::WithoutDelete, "will not let us delete objects"),
+        (Rights::ReadOnly, "cannot write objects"),
+        (Rights::WriteOnly, "cannot list the bucket"),
+        (Rights::WithoutDelete, "cannot delete objects"),
     ] {
         let keys = gateway.add_keys(rights).expect("keys");
         let mut store = Store::new();
@@ -145,7 +145,7 @@ fn an_endpoint_that_answers_html_is_reported() {
     let store = Store { endpoint, ..Store::new() };
     let ran = store.run(&Place::new(), &["doctor", "--json"]).expect(1);
     let (ok, detail) = result(&ran, "blobs");
-    assert!(!ok && detail.contains("not S3's: check AWS_ENDPOINT_URL"), "{detail}");
+    assert!(!ok && detail.contains("not from S3: check AWS_ENDPOINT_URL"), "{detail}");
 }
 
 #[test]

@@ -182,7 +182,7 @@ async fn a_deleted_upload_leaves_no_parts() {
     fixture.server.settle().await;
     let ran = fixture.finish(child).await.expect(1).json();
     assert_eq!(ran[0]["outcome"], "failed", "{ran:?}");
-    assert!(ran[0]["error"].as_str().is_some_and(|error| error.contains("no such file")), "{ran:?}");
+    assert!(ran[0]["error"].as_str().is_some_and(|error| error.contains("No such file")), "{ran:?}");
     // A later cleanup removes parts that arrived during the delete.
     fixture.env.advance(24 * 3_600_000);
     fixture.server.settle().await;

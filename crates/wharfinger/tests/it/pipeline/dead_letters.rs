@@ -62,7 +62,7 @@ async fn redrives_of_an_owner_are_limited(database: Database) {
         fails_again().await;
     }
     let problem = server.me().post(&path, json!({})).await.expect_problem(409, "redrive_limit");
-    assert!(problem["detail"].as_str().expect("a detail").contains("an admin can"), "{problem}");
+    assert!(problem["detail"].as_str().expect("a detail").contains("An admin can"), "{problem}");
     assert_eq!(dead_letters(&server.me()).await.len(), 1, "the dead letter is still there");
     server.as_user("t", "boss", Role::Admin).post(&path, json!({})).await.expect(200);
     oracle::catalog_is_sound(&server).await;

@@ -183,7 +183,7 @@ async fn doctor_says_where_search_runs() {
     place.run_with(&environment, &["migrate"]).expect(0);
     assert!(detail().contains("no pgvector"), "{}", detail());
     server.psql(&url, "CREATE EXTENSION vector").expect("pgvector");
-    assert!(detail().contains("for the next start to use"), "{}", detail());
+    assert!(detail().contains("The next start will use"), "{}", detail());
     place.run_with(&environment, &["migrate"]).expect(0);
     assert!(detail().starts_with("in the database (pgvector "), "{}", detail());
     let row = "INSERT INTO chunks (file_id, ordinal, text, start_char, end_char, vector) VALUES ('f', 0, '', 0, 0, '\\x0000')";
