@@ -24,7 +24,7 @@ pub(crate) fn free_port() -> Result<u16, Error> {
         .ok_or_else(|| Error::new("no free port on 127.0.0.1 after 200 attempts"))
 }
 
-/// Like [`free_port`], as an address for a program that will listen there.
+/// Like `free_port`, as an address for a program that will listen there.
 ///
 /// # Panics
 ///

@@ -32,11 +32,11 @@
 //!
 //! - Time: nothing expires.
 //! - Progress: the properties say what never happens, except that an outdated Redis can be rebuilt and no load makes it
-//! outdated.
+//!   outdated.
 //! - A catalog restored from a backup, whose epoch goes back. Redis must be flushed then.
 //! - Two tenants: they share nothing but the server.
 //! - Larger scopes: a run has a few rebuilds and at most two faults (see [`rules::Scope`]). Errors that need more are
-//! not found.
+//!   not found.
 //!
 //! # How to read a counterexample
 //!
