@@ -55,18 +55,18 @@ impl Reservation {
     /// False if too little is free in total or for this tenant. Then nothing has changed.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
-        let held = self.share.as_ref().map_or(0, |share| share.load(Ordering::Acquire));
+        // Added first: of concurrent calls of one tenant, each sees the bytes of the others.
+        let held = self.share.as_ref().map_or(0, |share| share.fetch_add(bytes, Ordering::AcqRel));
         let is_shared = self.share.is_some();
         let taken = self.budget.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| {
             let left = free.checked_sub(bytes)?;
             let is_fair = !is_shared || held.saturating_add(bytes) <= left.saturating_mul(SHARE_OF_FREE);
             is_fair.then_some(left)
         });
-        if taken.is_ok() {
-            self.bytes += bytes;
-            if let Some(share) = &self.share {
-                share.fetch_add(bytes, Ordering::AcqRel);
-            }
+        match (&taken, &self.share) {
+            (Ok(_), _) => self.bytes += bytes,
+            (Err(_), Some(share)) => drop(share.fetch_sub(bytes, Ordering::AcqRel)),
+            (Err(_), None) => {}
         }
         taken.is_ok()
     }

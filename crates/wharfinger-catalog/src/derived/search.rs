@@ -28,6 +28,8 @@ pub struct StoredVector {
 pub struct Candidates<'c> {
     catalog: &'c Catalog,
     scope: Scope,
+    /// Vectors of other models are not compared, even if they have the same length.
+    models: [String; 2],
     /// The query vector as text for pgvector, and its length.
     query: (String, usize),
     pgvector_schema: Arc<str>,
@@ -148,7 +150,9 @@ impl Candidates<'_> {
 
     /// Only ready files are searched.
     fn of_scope(&self, args: &mut Vec<Arg>) -> String {
+        args.extend(args![self.models[0].as_str(), self.models[1].as_str()]);
         let place = args.len() + 1;
+        let model = format!("AND chunks.model IN (${}, ${})", place - 2, place - 1);
         let owned = match &self.scope {
             Scope::All => String::new(),
             Scope::Tenant(tenant) => {
@@ -162,7 +166,7 @@ impl Candidates<'_> {
         };
         format!(
             "FROM files JOIN chunks ON chunks.file_id = files.id \
-             WHERE files.pipeline_status = 'ready' AND files.pipeline_status <> 'deleted' {owned}"
+             WHERE files.pipeline_status = 'ready' AND files.pipeline_status <> 'deleted' {owned} {model}"
         )
     }
 
@@ -187,11 +191,18 @@ pub(crate) fn decode(row: &Row) -> Result<StoredVector, CatalogError> {
 }
 
 impl Catalog {
-    /// A superset of the `limit` vectors that are nearest to `query`.
-    pub fn candidates(&self, scope: Scope, query: &[f32], limit: usize) -> Candidates<'_> {
+    /// A superset of the `limit` vectors of these models that are nearest to `query`.
+    pub fn candidates(
+        &self,
+        scope: Scope,
+        models: [&str; 2],
+        query: &[f32],
+        limit: usize,
+    ) -> Candidates<'_> {
+        let models = models.map(str::to_owned);
         let with_pgvector = literal(query).zip(self.pgvector_schema());
         let next = if with_pgvector.is_some() { Phase::NotCopied(None) } else { Phase::All(None) };
         let (text, pgvector_schema) = with_pgvector.unwrap_or_default();
-        Candidates { catalog: self, scope, query: (text, query.len()), pgvector_schema, limit, next }
+        Candidates { catalog: self, scope, models, query: (text, query.len()), pgvector_schema, limit, next }
     }
 }

@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use wharfinger_lifecycle::id::FileId;
-
 use crate::Catalog;
 use crate::database::sql::{Tx, args, typed_rows};
 use crate::database::writer::{TxOutcome, Write};
@@ -18,18 +16,19 @@ const PAGE_VECTORS: usize = 100;
 /// The maximum of pgvector.
 const VECTOR_BYTES_MAX: i64 = (DIMENSIONS_MAX * size_of::<f32>()) as i64;
 
+/// The file and the ordinal of a chunk. Plain values, because the row may be unreadable.
+pub type CopyCursor = (String, i64);
+
 struct CopyVectors {
-    after: Option<(FileId, u64)>,
+    after: Option<CopyCursor>,
     pgvector_schema: Arc<str>,
 }
 
 impl Write for CopyVectors {
-    type Answer = Option<(FileId, u64)>;
+    type Answer = Option<CopyCursor>;
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
-        let (id, ordinal) = self.after.map_or((String::new(), -1), |(id, ordinal)| {
-            (id.to_string(), i64::try_from(ordinal).unwrap_or(i64::MAX))
-        });
+        let (id, ordinal) = self.after.clone().unwrap_or((String::new(), -1));
         // Locked rows are being copied, deleted or rewritten by another transaction.
         let sql = "SELECT file_id, ordinal, vector FROM chunks WHERE vector IS NOT NULL AND embedding IS NULL \
                    AND octet_length(vector) <= $4 AND file_id >= $1 AND (file_id > $1 OR ordinal > $2) \
@@ -53,7 +52,9 @@ impl Write for CopyVectors {
             );
             tx.run_built(sql, args).await?;
         }
-        Ok(TxOutcome::Commit(page.last().map(|one| (one.file, one.ordinal))))
+        // Not the last readable row: the page may have none, and then the later vectors were never copied.
+        let last = rows.last().map(|row| Ok::<_, CatalogError>((row.text("file_id")?, row.int("ordinal")?)));
+        Ok(TxOutcome::Commit(last.transpose()?))
     }
 }
 
@@ -61,8 +62,8 @@ impl Catalog {
     /// Copies a page of vectors after a cursor; returns the next cursor. None: nothing is left, or pgvector is not used.
     pub async fn copy_vectors(
         &self,
-        after: Option<(FileId, u64)>,
-    ) -> Result<Option<(FileId, u64)>, CatalogError> {
+        after: Option<CopyCursor>,
+    ) -> Result<Option<CopyCursor>, CatalogError> {
         let Some(pgvector_schema) = self.pgvector_schema() else { return Ok(None) };
         match self.write(CopyVectors { after, pgvector_schema }).await {
             Err(error) if self.has_lost_pgvector(&error).await => Ok(None),

@@ -44,7 +44,8 @@ CREATE TABLE files (
     CHECK ((end_reason IS NOT NULL) = (pipeline_status = 'deleted'))
 );
 
--- Every object that we put or let others put. The row is written before the object can exist.
+-- Uploaded originals and what stages derive from them. The row is written before the object can exist. The marker and
+-- stored events have no row.
 CREATE TABLE objects (
     key        TEXT {bytes} PRIMARY KEY,
     file_id    TEXT {bytes} NOT NULL,
@@ -190,7 +191,8 @@ CREATE TABLE upload_batches (
     CHECK ((ended_at IS NULL) = (status = 'active'))
 );
 
--- Objects to delete. A row is written by the transaction that made its object unreachable.
+-- Objects to delete: of ended files, by the transaction that ends them; of stages, by the one that drops them; orphans, by
+-- the scan that finds them.
 CREATE TABLE pending_cleanups (
     id              TEXT {bytes} PRIMARY KEY,
     file_path       TEXT {bytes} NOT NULL,

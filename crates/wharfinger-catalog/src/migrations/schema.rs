@@ -282,8 +282,8 @@ async fn reached(tx: &mut Tx<'_>, steps: &[&'static str]) -> Result<i64, Catalog
         reached = row.int("step")?;
         match numbered(steps).find(|(step, _)| *step == reached) {
             None => {
-                return Err(CatalogError::Corrupt(format!(
-                    "the schema is at step {reached}, this program knows steps up to {}: use a newer wharfinger",
+                return Err(CatalogError::Unusable(format!(
+                    "the database schema is at step {reached}, this program knows steps up to {}: use a newer wharfinger",
                     steps.len()
                 )));
             }

@@ -36,11 +36,12 @@ pub(crate) async fn reserve(
     default_limit_bytes: u64,
 ) -> Result<Reservation, CatalogError> {
     let sum = sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(*size));
+    // Subtracted from the limit, because the sum of `used_bytes` and a very large size would overflow.
     // The check is in the UPDATE itself: two concurrent charges cannot both take the last byte.
     let charged = tx
         .row(
             "UPDATE quotas SET used_bytes = used_bytes + $2 WHERE tenant_id = $1 AND owner = 'database' \
-             AND used_bytes + $2 <= COALESCE(limit_bytes, $3) RETURNING COALESCE(limit_bytes, $3) AS limit_bytes",
+             AND used_bytes <= COALESCE(limit_bytes, $3) - $2 RETURNING COALESCE(limit_bytes, $3) AS limit_bytes",
             args![tenant.as_str(), signed(sum), signed(default_limit_bytes)],
         )
         .await?;
@@ -125,7 +126,7 @@ pub(crate) async fn refund(
             if !is_in_redis(&state) {
                 // The owner changed back since the UPDATE, or there is no row.
                 return match (locked, state.epoch) {
-                    (None, 1..) => Err(CatalogError::Repeat(format!("the quota owner of {tenant} changed"))),
+                    (None, 1..) => Err(CatalogError::Repeat(format!("the quota of {tenant} moved between the database and Redis during this write"))),
                     _ => Err(CatalogError::Corrupt(format!("tenant {tenant} has files and no quota row"))),
                 };
             }

@@ -94,13 +94,26 @@ pub(super) async fn concurrent_copiers_copy_all_vectors(db: &TestDb) {
 
 pub(super) async fn vectors_copied_during_a_search_are_found(db: &TestDb) {
     let file = embedded(&db.another_handle().await, ADA, &[vec![1.0, 0.0]]).await;
-    let mut search = db.catalog.candidates(scope_of(ADA), &[1.0, 0.0], 5);
+    let mut search = db.catalog.candidates(scope_of(ADA), ["model", "other"], &[1.0, 0.0], 5);
     let mut found = search.next_page().await.expect("read").expect("a first page");
     copy_all(&db.catalog).await;
     while let Some(page) = search.next_page().await.expect("read") {
         found.extend(page);
     }
     assert!(found.iter().all(|one| one.file == file) && !found.is_empty(), "{found:?}");
+}
+
+/// A whole page of vectors that cannot be read is skipped.
+pub(super) async fn unreadable_vectors_do_not_stop_the_copy(db: &TestDb) {
+    let vectors = some_vectors(3, 4);
+    embedded(&db.another_handle().await, ADA, &vectors).await;
+    db.sql(
+        "INSERT INTO chunks (file_id, ordinal, text, start_char, end_char, vector) \
+         SELECT '', number, 't', 0, 1, '\\x0000803f' FROM generate_series(1, 150) AS number",
+    )
+    .await;
+    copy_all(&db.catalog).await;
+    assert_eq!(vectors_in_column(db).await, "3");
 }
 
 pub(super) async fn vectors_that_pgvector_refuses_are_found(db: &TestDb) {

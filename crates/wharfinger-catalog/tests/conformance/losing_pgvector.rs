@@ -58,7 +58,7 @@ pub(super) async fn the_catalog_works_after_pgvector_is_dropped(db: &TestDb) {
 
 pub(super) async fn a_search_finds_all_although_pgvector_is_dropped(db: &TestDb) {
     let file = embedded(&db.catalog, ADA, &[vec![1.0, 0.0]]).await;
-    let mut search = db.catalog.candidates(scope_of(ADA), &[1.0, 0.0], 5);
+    let mut search = db.catalog.candidates(scope_of(ADA), ["model", "other"], &[1.0, 0.0], 5);
     assert_eq!(search.next_page().await.expect("read").expect("the vectors that are not copied"), []);
     db.sql("DROP EXTENSION vector CASCADE").await;
     let found = search.next_page().await.expect("read").expect("all vectors");

@@ -102,6 +102,7 @@ cases_with_pgvector! {
     searching:
         candidates_are_ready_files_of_the_scope
         the_best_matches_are_among_the_candidates
+        vectors_of_other_models_are_not_candidates
         no_page_of_candidates_is_skipped;
     copying_vectors:
         pgvector_returns_only_the_best_matches
@@ -110,6 +111,7 @@ cases_with_pgvector! {
         concurrent_copiers_copy_all_vectors
         vectors_copied_during_a_search_are_found
         vectors_that_pgvector_refuses_are_found
+        unreadable_vectors_do_not_stop_the_copy
         numbers_are_stored_exactly;
     losing_pgvector:
         processes_that_start_together_all_use_pgvector
@@ -124,6 +126,7 @@ cases! {
     searching:
         candidates_are_ready_files_of_the_scope
         the_best_matches_are_among_the_candidates
+        vectors_of_other_models_are_not_candidates
         no_page_of_candidates_is_skipped;
     delete_races:
         outputs_written_during_a_delete_are_deleted_with_the_file;

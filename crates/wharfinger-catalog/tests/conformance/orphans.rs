@@ -16,7 +16,7 @@ const STRAY: &str = "uploads/a stray.bin";
 
 async fn new_scan(db: &TestDb) -> OrphanScan {
     let range = ScanRange::new(0, "uploads/", "uploads/".into(), end_of_folder("uploads/"));
-    db.catalog.begin_scan("premise", vec![range], NOW).await.expect("begun")
+    db.catalog.begin_scan("premise", vec![range], NOW).await.expect("started")
 }
 
 fn blob(key: &str) -> OrphanBlob {

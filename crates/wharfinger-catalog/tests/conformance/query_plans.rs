@@ -361,7 +361,7 @@ async fn lists(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
         }
         catalog.count_active_batches(scope).await.expect("read");
         meter.record("count_active_batches");
-        let mut candidates = catalog.candidates(scope.clone(), &[1.0, 0.0], 5);
+        let mut candidates = catalog.candidates(scope.clone(), ["model", "other"], &[1.0, 0.0], 5);
         while candidates.next_page().await.expect("read").is_some() {}
         meter.record("candidates");
     }

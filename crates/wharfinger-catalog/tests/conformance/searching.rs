@@ -74,7 +74,7 @@ pub(super) async fn candidates(
     wanted: &[f32],
     limit: usize,
 ) -> Vec<StoredVector> {
-    let mut candidates = catalog.candidates(scope, wanted, limit);
+    let mut candidates = catalog.candidates(scope, ["model", "other"], wanted, limit);
     let mut all = Vec::new();
     while let Some(page) = candidates.next_page().await.expect("read") {
         all.extend(page);
@@ -146,6 +146,14 @@ pub(super) async fn candidates_are_ready_files_of_the_scope(db: &TestDb) {
     let mut everywhere = [(adas, 0), (bens, 0), (namesakes, 0)];
     everywhere.sort();
     assert_eq!(found(Scope::All).await, everywhere);
+}
+
+/// Scores of different models cannot be compared, even if the vectors have the same length.
+pub(super) async fn vectors_of_other_models_are_not_candidates(db: &TestDb) {
+    let file = embedded(&db.catalog, ADA, &[vec![1.0, 0.0]]).await;
+    let other = embedded(&db.catalog, ADA, &[vec![1.0, 0.0]]).await;
+    db.sql(&format!("UPDATE chunks SET model = 'changed' WHERE file_id = '{other}'")).await;
+    assert_eq!(chunks_found(&db.catalog, scope_of(ADA), &[1.0, 0.0], 5).await, [(file, 0)]);
 }
 
 /// Among the vectors are ties, other dimensions, one without a direction, and ones of extreme length.

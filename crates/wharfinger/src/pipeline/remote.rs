@@ -30,11 +30,11 @@ const URL_LIFE_MS_MIN: i64 = 15 * 60_000;
 const PREPARED_AT_ONCE: usize = 16;
 /// How long a worker's output may take to be stored before the lease can be lost.
 const STORE_OUTPUT_MS: i64 = 5 * 60_000;
-/// The model name for vectors from outside workers.
-const OUTSIDE: &str = "outside";
+/// The model of vectors that an external worker made. It is not known which one it used.
+pub const EXTERNAL_MODEL: &str = "external";
 const DIMENSIONS_MAX: usize = 16_384;
 /// Larger than the offset in any text.
-const OFFSET_MAX: u64 = 1 << 50;
+const TEXT_OFFSET_MAX: u64 = 1 << 50;
 
 /// The caller, and which leases its token allows.
 pub struct Worker {
@@ -398,7 +398,7 @@ impl WorkerOutput {
                 .map(|output| WorkerOutput::Text(output.text)),
             Stage::Chunk => {
                 let parsed: OutsideChunks = read(output, "chunks", "must be a list of {text,start,end}")?;
-                let is_wrong = |chunk: &OutsideChunk| chunk.end < chunk.start || chunk.end > OFFSET_MAX;
+                let is_wrong = |chunk: &OutsideChunk| chunk.end < chunk.start || chunk.end > TEXT_OFFSET_MAX;
                 match parsed.chunks.iter().position(is_wrong) {
                     Some(n) => {
                         let problem = "must not be smaller than `start` or larger than any text";
@@ -460,7 +460,7 @@ impl WorkerOutput {
             WorkerOutput::Vectors(vectors) => {
                 let rows = vectors.into_iter().enumerate();
                 let rows = rows.map(|(n, vector)| ChunkVector { ordinal: n as u64, vector });
-                let mut sink = VectorSink::open(attempt, OUTSIDE).await?;
+                let mut sink = VectorSink::open(attempt, EXTERNAL_MODEL).await?;
                 sink.push(rows.collect()).await?;
                 sink.finish().await
             }

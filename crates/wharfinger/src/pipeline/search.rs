@@ -14,6 +14,7 @@ use super::StageError;
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::pipeline::Pipeline;
+use crate::pipeline::remote::EXTERNAL_MODEL;
 
 pub struct Hit {
     pub file: FileId,
@@ -93,7 +94,7 @@ pub async fn search(
         Err(error) => return Err(VerbError::Unavailable(error.to_string())),
     };
     let mut best = Best { limit, found: BTreeSet::new() };
-    let mut candidates = core.catalog.candidates(caller.own_scope(), &wanted, limit);
+    let mut candidates = core.catalog.candidates(caller.own_scope(), [pipeline.embedder.model(), EXTERNAL_MODEL], &wanted, limit);
     while let Some(page) = candidates.next_page().await? {
         for stored in page {
             // Vectors of another length cannot be compared.
