@@ -168,7 +168,7 @@ pub mod metric {
         }
         for destination in [Destination::Webhook, Destination::Slack] {
             for outcome in Delivery::ALL {
-                deliveries(destination, outcome, 0);
+                count_deliveries(destination, outcome, 0);
             }
         }
         for table in EXPIRING_TABLES {
@@ -279,7 +279,7 @@ pub mod metric {
         }
     }
 
-    pub fn deliveries(destination: Destination, outcome: Delivery, count: u64) {
+    pub fn count_deliveries(destination: Destination, outcome: Delivery, count: u64) {
         let labels = [("destination", destination.as_str()), ("outcome", outcome.as_str())];
         counter!("notification_deliveries_total", &labels).increment(count);
     }

@@ -22,7 +22,7 @@ impl Write for PurgeTombstones {
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<Self::Answer>, CatalogError> {
         let mut deleted: Vec<&File> = Vec::new();
         for some in self.tombstones.chunks(tx.dialect().rows_max()) {
-            let ids = delete_rows(tx, some).await?;
+            let ids = purge_tombstones(tx, some).await?;
             deleted.extend(some.iter().filter(|file| ids.contains(&file.id.to_string())));
         }
         if deleted.is_empty() {
@@ -38,7 +38,7 @@ impl Write for PurgeTombstones {
 
 /// Returns the ids of the deleted rows. A tombstone stays while it is charged, while a cleanup of its bytes waits, and if
 /// it has changed since it was read.
-async fn delete_rows(tx: &mut Tx<'_>, tombstones: &[File]) -> Result<Vec<String>, CatalogError> {
+async fn purge_tombstones(tx: &mut Tx<'_>, tombstones: &[File]) -> Result<Vec<String>, CatalogError> {
     let count = tombstones.len();
     // The list of ids is there for SQLite, which uses the index for it, but not for a list of pairs.
     let sql = format!(

@@ -96,7 +96,7 @@ fn known_job(row: &Row) -> Result<JobRecord, CatalogError> {
             until: row.maybe_int("lease_until")?.unwrap_or(i64::MIN),
             deadline_at: row.maybe_int("deadline_at")?.unwrap_or(i64::MAX),
         },
-        other => return Err(CatalogError::Corrupt(format!("a job's state is {other:?}"))),
+        other => return Err(CatalogError::Corrupt(format!("unknown job state {other:?}"))),
     };
     let stage = Stage::of_queue(&queue).ok_or_else(|| CatalogError::Corrupt(format!("a job of {queue}")))?;
     Ok(JobRecord {

@@ -168,7 +168,7 @@ impl SharedConnection {
             }
         };
         if timeout(CLOSE_TIMEOUT, closing).await.is_err() {
-            tracing::warn!(purpose = self.purpose, "the broker did not confirm the close of a connection");
+            tracing::warn!(purpose = self.purpose, "RabbitMQ did not confirm the close of a connection, it is dropped");
         }
     }
 }

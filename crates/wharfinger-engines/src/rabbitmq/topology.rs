@@ -28,7 +28,7 @@ pub(super) async fn declare(channel: &Channel, delayed_exchange: bool) -> Result
     declare_queue(channel, CLEANUP, quorum([limit].into_iter().chain(dead_letters_to(DEAD_LETTERS)))).await?;
     if delayed_exchange {
         let kind = ExchangeKind::Custom("x-delayed-message".to_owned());
-        let table = arguments([("x-delayed-type", text("direct"))]);
+        let table = arguments([("x-delayed-type", string_argument("direct"))]);
         declare_exchange(channel, DELAYED, kind, table).await?;
         channel
             .queue_bind(
@@ -87,21 +87,21 @@ fn with_remedy(error: lapin::Error, what: &str) -> BrokerError {
 }
 
 fn quorum(more: impl IntoIterator<Item = (&'static str, AMQPValue)>) -> FieldTable {
-    arguments([("x-queue-type", text("quorum"))].into_iter().chain(more))
+    arguments([("x-queue-type", string_argument("quorum"))].into_iter().chain(more))
 }
 
 /// Dead-lettering at least once: the message leaves its queue only after the next queue has it. This strategy requires
 /// the overflow behaviour `reject-publish`.
 fn dead_letters_to(queue: &str) -> [(&'static str, AMQPValue); 4] {
     [
-        ("x-dead-letter-exchange", text("")),
-        ("x-dead-letter-routing-key", text(queue)),
-        ("x-dead-letter-strategy", text("at-least-once")),
-        ("x-overflow", text("reject-publish")),
+        ("x-dead-letter-exchange", string_argument("")),
+        ("x-dead-letter-routing-key", string_argument(queue)),
+        ("x-dead-letter-strategy", string_argument("at-least-once")),
+        ("x-overflow", string_argument("reject-publish")),
     ]
 }
 
-fn text(value: &str) -> AMQPValue {
+fn string_argument(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
 }
 

@@ -61,7 +61,7 @@ pub(super) fn walk(dir: &mut DirLock, known: &Entries) -> io::Result<SpoolFiles>
                 None => match fs::metadata(path.join(name.as_str())) {
                     Ok(metadata) => read_info(&path, &name, metadata.len()),
                     Err(error) => {
-                        tracing::error!(file = %name, error = %error, "cannot read a batch of the spool");
+                        tracing::error!(file = %name, error = %error, "cannot read an event file on disk, it is kept");
                         continue;
                     }
                 },

@@ -39,7 +39,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// How long the receiver asked to parse_retry_after.
+    /// How long the receiver asked to wait.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             SendError::RateLimited { retry_after } | SendError::Refused { retry_after, .. } => *retry_after,

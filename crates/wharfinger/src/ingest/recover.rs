@@ -153,7 +153,7 @@ impl Ingest {
                 None
             }
             Err(error) => {
-                tracing::error!(file = %batch.name, error = %error, "cannot read a batch of the spool");
+                tracing::error!(file = %batch.name, error = %error, "cannot read an event file on disk, it is tried again later");
                 self.spool.defer(&batch.name, self.clock.now() + UNREADABLE_RETRY_MS, false);
                 None
             }

@@ -34,7 +34,7 @@ pub(super) async fn relay(notifier: &Notifier) -> Result<u64, CatalogError> {
     let count = lines.len() as u64;
     let error = match slack.send(&text(&lines), now.div_euclid(SECOND_MS)).await {
         Ok(()) => {
-            metric::deliveries(Destination::Slack, Delivery::Delivered, count);
+            metric::count_deliveries(Destination::Slack, Delivery::Delivered, count);
             core.catalog.outbox_delivered(lines.into_iter().map(|line| line.id).collect()).await?;
             return Ok(count);
         }
@@ -50,14 +50,14 @@ pub(super) async fn relay(notifier: &Notifier) -> Result<u64, CatalogError> {
     }
     // They were sent together and are retried together.
     if let Some(at) = late.iter().map(|(_, at)| *at).min() {
-        metric::deliveries(Destination::Slack, Delivery::Failed, late.len() as u64);
+        metric::count_deliveries(Destination::Slack, Delivery::Failed, late.len() as u64);
         let ids = late.into_iter().map(|(id, _)| id).collect();
         core.catalog.delay_outbox(ids, &error.to_string(), at).await?;
     }
     if !given_up.is_empty() {
         tracing::error!(job = "slack", lines = given_up.len(), error = %error,
             "alerts were given up after three days (SLACK_WEBHOOK_URL)");
-        metric::deliveries(Destination::Slack, Delivery::GivenUp, given_up.len() as u64);
+        metric::count_deliveries(Destination::Slack, Delivery::GivenUp, given_up.len() as u64);
         core.catalog.outbox_delivered(given_up).await?;
     }
     Ok(0)

@@ -120,7 +120,7 @@ fn notification_of(line: &OutboxLine) -> Option<Uuid> {
 }
 
 async fn drop_lines(core: &Core, lines: Vec<OutboxLine>, outcome: Delivery) -> Result<(), CatalogError> {
-    metric::deliveries(Destination::Webhook, outcome, lines.len() as u64);
+    metric::count_deliveries(Destination::Webhook, outcome, lines.len() as u64);
     core.catalog.outbox_delivered(lines.into_iter().map(|line| line.id).collect()).await
 }
 
@@ -141,7 +141,7 @@ async fn send(
     pause_if_needed(notifier, &outcome);
     let error = match outcome {
         Ok(()) => {
-            metric::deliveries(Destination::Webhook, Delivery::Delivered, 1);
+            metric::count_deliveries(Destination::Webhook, Delivery::Delivered, 1);
             core.catalog.outbox_delivered(vec![line.id]).await?;
             return Ok(true);
         }
@@ -155,7 +155,7 @@ async fn send(
     let (kind, id, host) = (&notification.kind, notification.id, webhook.endpoint().host());
     match after_failure(line.created_at, line.attempts, &error, core.clock.now(), rand::random()) {
         RetryDecision::RetryAt(at) => {
-            metric::deliveries(Destination::Webhook, Delivery::Failed, 1);
+            metric::count_deliveries(Destination::Webhook, Delivery::Failed, 1);
             tracing::warn!(job = "webhook", host, notificationId = %id, kind, attempt = line.attempts + 1,
                 error = %error, "cannot send a notification, it will be retried");
             core.catalog.delay_outbox(vec![line.id], &error.to_string(), at).await?;

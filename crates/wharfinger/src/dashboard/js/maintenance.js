@@ -25,10 +25,10 @@ function quotaLine(quota, tools = null) {
 
 export function quotaSection() {
   const list = isOperator() ? live.tenants?.tenants : live.quota && [live.quota];
-  const content = !list ? loading(isOperator() ? "tenants" : "quota")
+  const quotaList = !list ? loading(isOperator() ? "tenants" : "quota")
     : !list.length ? placeholder("No tenant has files yet.")
       : h("ul", { class: "quotas" }, [...list].sort((a, b) => usedPercent(b) - usedPercent(a)).slice(0, TENANTS_MAX).map((quota) => quotaLine(quota, isOperator() && setLimit(quota, "quiet"))));
-  return section("quotas", isOperator() ? "Quotas by tenant" : "Quota", content, { hint: `The size of a file is charged when its upload starts, and released after it is deleted.${list?.length > TENANTS_MAX ? ` Shown: the ${TENANTS_MAX} fullest of ${number(list.length)} tenants.` : ""}` });
+  return section("quotas", isOperator() ? "Quotas by tenant" : "Quota", quotaList, { hint: `The size of a file is charged when its upload starts, and released after it is deleted.${list?.length > TENANTS_MAX ? ` Shown: the ${TENANTS_MAX} fullest of ${number(list.length)} tenants.` : ""}` });
 }
 
 const figure = (label, value, note, kind = "") => h("div", { class: `figure ${kind}` }, h("dt", {}, label), h("dd", {}, value, note ? h("span", { class: "muted" }, note) : null));

@@ -10,7 +10,7 @@ import { loading, placeholder, section, table } from "./tables.js";
 import { duration, number, time } from "./words.js";
 
 const link = (id, name) => h("a", { class: "name", href: `#/files/${id}` }, name);
-const failure = (error) => h("p", { class: "error" }, error);
+const errorLine = (error) => h("p", { class: "error" }, error);
 /** Says that a list is not complete. `most` is the number of rows that are shown. */
 const moreRows = (list, count, most) => (list.nextCursor && most >= count ? placeholder(`The first ${number(count)} are shown. There are more.`) : null);
 
@@ -26,7 +26,7 @@ export function stuckSection(most = 100) {
 const NONE_STUCK = "None. All files are being processed.";
 
 function stuckTable(most) {
-  if (live.errors.stuck) return failure(live.errors.stuck);
+  if (live.errors.stuck) return errorLine(live.errors.stuck);
   if (!live.stuck) return live.dashboard?.stuckFiles === 0 ? placeholder(NONE_STUCK) : loading();
   if (!live.stuck.files.length) return placeholder(NONE_STUCK);
   return [table("Stuck files", [
@@ -49,7 +49,7 @@ export function deadLettersSection(most = 100) {
 const NONE_FAILED = "None. No file is waiting to be processed again.";
 
 function deadLettersTable(most) {
-  if (live.errors.deadLetters) return failure(live.errors.deadLetters);
+  if (live.errors.deadLetters) return errorLine(live.errors.deadLetters);
   if (!live.deadLetters) return live.dashboard?.dlqDepth === 0 ? placeholder(NONE_FAILED) : loading();
   if (!live.deadLetters.jobs.length) return placeholder(NONE_FAILED);
   return [table("Failed files", [
