@@ -40,8 +40,8 @@ pub use cleanups::pending::{
 pub use database::sql::Dialect;
 pub use derived::chunks::{ChunkBytes, ChunkRow, ChunkVector};
 pub use derived::pgvector::{DIMENSIONS_MAX, PgvectorState};
-pub use derived::vector_copies::CopyCursor;
 pub use derived::search::{Candidates, StoredVector};
+pub use derived::vector_copies::CopyCursor;
 pub use error::CatalogError;
 pub use figures::counters::OUTCOME_SPAN_MS;
 pub use figures::dashboard::{COUNTED_MAX, Figures, Outcomes, RecentError, StatusCounts};

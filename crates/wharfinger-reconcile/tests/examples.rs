@@ -25,7 +25,9 @@ fn find_orphans() {
         }
     }
     std::fs::write(&list, "kept.jpg\nabsent.jpg\nkept.jpg\n").expect("a list");
-    let run = || Command::new(example("find_orphans")).arg(&folder).arg(&list).output().expect("the example starts");
+    let run = || {
+        Command::new(example("find_orphans")).arg(&folder).arg(&list).output().expect("the example starts")
+    };
     let ran = run();
     assert!(ran.status.success(), "{ran:?}");
     let output = String::from_utf8(ran.stdout).expect("text");

@@ -192,13 +192,7 @@ pub(crate) fn decode(row: &Row) -> Result<StoredVector, CatalogError> {
 
 impl Catalog {
     /// A superset of the `limit` vectors of these models that are nearest to `query`.
-    pub fn candidates(
-        &self,
-        scope: Scope,
-        models: [&str; 2],
-        query: &[f32],
-        limit: usize,
-    ) -> Candidates<'_> {
+    pub fn candidates(&self, scope: Scope, models: [&str; 2], query: &[f32], limit: usize) -> Candidates<'_> {
         let models = models.map(str::to_owned);
         let with_pgvector = literal(query).zip(self.pgvector_schema());
         let next = if with_pgvector.is_some() { Phase::NotCopied(None) } else { Phase::All(None) };

@@ -60,10 +60,7 @@ impl Write for CopyVectors {
 
 impl Catalog {
     /// Copies a page of vectors after a cursor; returns the next cursor. None: nothing is left, or pgvector is not used.
-    pub async fn copy_vectors(
-        &self,
-        after: Option<CopyCursor>,
-    ) -> Result<Option<CopyCursor>, CatalogError> {
+    pub async fn copy_vectors(&self, after: Option<CopyCursor>) -> Result<Option<CopyCursor>, CatalogError> {
         let Some(pgvector_schema) = self.pgvector_schema() else { return Ok(None) };
         match self.write(CopyVectors { after, pgvector_schema }).await {
             Err(error) if self.has_lost_pgvector(&error).await => Ok(None),

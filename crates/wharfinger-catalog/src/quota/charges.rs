@@ -126,7 +126,9 @@ pub(crate) async fn refund(
             if !is_in_redis(&state) {
                 // The owner changed back since the UPDATE, or there is no row.
                 return match (locked, state.epoch) {
-                    (None, 1..) => Err(CatalogError::Repeat(format!("the quota of {tenant} moved between the database and Redis during this write"))),
+                    (None, 1..) => Err(CatalogError::Repeat(format!(
+                        "the quota of {tenant} moved between the database and Redis during this write"
+                    ))),
                     _ => Err(CatalogError::Corrupt(format!("tenant {tenant} has files and no quota row"))),
                 };
             }

@@ -186,7 +186,10 @@ pub(super) async fn a_later_step_is_applied_once_to_a_filled_catalog(db: &TestDb
 
     // A program that does not know the step refuses the catalog.
     let error = old.migrate(NOW).await.expect_err("the schema is newer");
-    assert!(matches!(&error, CatalogError::Unusable(why) if why.contains("use a newer wharfinger")), "{error}");
+    assert!(
+        matches!(&error, CatalogError::Unusable(why) if why.contains("use a newer wharfinger")),
+        "{error}"
+    );
     for catalog in [old, one, other] {
         catalog.close().await;
     }

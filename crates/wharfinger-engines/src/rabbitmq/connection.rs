@@ -168,7 +168,10 @@ impl SharedConnection {
             }
         };
         if timeout(CLOSE_TIMEOUT, closing).await.is_err() {
-            tracing::warn!(purpose = self.purpose, "RabbitMQ did not confirm the close of a connection, it is dropped");
+            tracing::warn!(
+                purpose = self.purpose,
+                "RabbitMQ did not confirm the close of a connection, it is dropped"
+            );
         }
     }
 }

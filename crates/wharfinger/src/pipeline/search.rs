@@ -94,7 +94,12 @@ pub async fn search(
         Err(error) => return Err(VerbError::Unavailable(error.to_string())),
     };
     let mut best = Best { limit, found: BTreeSet::new() };
-    let mut candidates = core.catalog.candidates(caller.own_scope(), [pipeline.embedder.model(), EXTERNAL_MODEL], &wanted, limit);
+    let mut candidates = core.catalog.candidates(
+        caller.own_scope(),
+        [pipeline.embedder.model(), EXTERNAL_MODEL],
+        &wanted,
+        limit,
+    );
     while let Some(page) = candidates.next_page().await? {
         for stored in page {
             // Vectors of another length cannot be compared.

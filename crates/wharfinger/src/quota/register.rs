@@ -74,7 +74,9 @@ async fn register_by_database(
     wanted: &Registration,
 ) -> Result<Option<RegisterOutcome>, VerbError> {
     if owner.is_away() && owner.fails_closed {
-        return Err(VerbError::Unavailable("Redis does not answer, so uploads are refused (QUOTA_WITHOUT_REDIS=refuse)".into()));
+        return Err(VerbError::Unavailable(
+            "Redis does not answer, so uploads are refused (QUOTA_WITHOUT_REDIS=refuse)".into(),
+        ));
     }
     let admission = Admission::Database;
     match quota.core.catalog.register(Registration { admission, ..wanted.clone() }).await? {

@@ -77,7 +77,10 @@ fn doctor_lists_what_the_store_enforces() {
     let ran = store.run(&place, &["doctor", "--json"]).expect(0);
     let (ok, detail) = result(&ran, "blobs");
     assert!(ok && detail.contains("enforces size, content type, create-only"), "{detail}");
-    assert!(detail.contains("confirm or a sweep checks the rest: checksum, no upload after a file has ended"), "{detail}");
+    assert!(
+        detail.contains("confirm or a sweep checks the rest: checksum, no upload after a file has ended"),
+        "{detail}"
+    );
 
     let served = place.serve(&store.environment());
     let ready = get_json(&format!("{}/readyz", served.url));

@@ -79,7 +79,12 @@ async fn answers(me: &Client<'_>) -> Vec<Value> {
 async fn is_compared_by_the_database(server: &TestApp) {
     let scope = wharfinger_catalog::Scope::All;
     let query = server.app.pipeline.embedder.embed(vec!["coffee".into()]).await.expect("a vector").remove(0);
-    let mut candidates = server.app.core.catalog.candidates(scope, [server.app.pipeline.embedder.model(), EXTERNAL_MODEL], &query, 1);
+    let mut candidates = server.app.core.catalog.candidates(
+        scope,
+        [server.app.pipeline.embedder.model(), EXTERNAL_MODEL],
+        &query,
+        1,
+    );
     let mut seen = 0;
     while let Some(page) = candidates.next_page().await.expect("read") {
         seen += page.len();
