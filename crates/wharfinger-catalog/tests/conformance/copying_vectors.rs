@@ -114,6 +114,8 @@ pub(super) async fn unreadable_vectors_do_not_stop_the_copy(db: &TestDb) {
     .await;
     copy_all(&db.catalog).await;
     assert_eq!(vectors_in_column(db).await, "3");
+    // Chunks without a file are not left to the check at the end.
+    db.sql("DELETE FROM chunks WHERE file_id = ''").await;
 }
 
 pub(super) async fn vectors_that_pgvector_refuses_are_found(db: &TestDb) {

@@ -46,7 +46,7 @@ pub(super) async fn a_newer_schema_is_refused(db: &TestDb) {
     db.sql("INSERT INTO schema_migrations (step, fingerprint, applied_at) VALUES (999, '', 0)").await;
     let before = db.dump().await;
     let error = db.catalog.migrate(NOW).await.expect_err("a schema this program does not know");
-    assert!(matches!(&error, CatalogError::Corrupt(why) if why.contains("999")), "{error}");
+    assert!(matches!(&error, CatalogError::Unusable(why) if why.contains("999")), "{error}");
     assert!(!error.is_retryable());
     assert_eq!(db.dump().await, before);
 }

@@ -191,7 +191,7 @@ async fn doctor_says_where_search_runs() {
     server.psql(&url, "CREATE EXTENSION vector").expect("pgvector");
     assert!(detail().contains("The next start will use"), "{}", detail());
     place.run_with(&environment, &["migrate"]).expect(0);
-    assert!(detail().starts_with("in the database (pgvector "), "{}", detail());
+    assert!(detail().starts_with("runs in the database (pgvector "), "{}", detail());
     let row = "INSERT INTO chunks (file_id, ordinal, text, start_char, end_char, vector) VALUES ('f', 0, '', 0, 0, '\\x0000')";
     server.psql(&url, row).expect("a chunk");
     assert!(detail().contains("1 vectors"), "{}", detail());
