@@ -72,7 +72,7 @@ pub fn run(words: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// The tests marked `#[ignore]`.
+/// The tests that only `cargo xtask prove` runs.
 fn long_tests<'b>(binaries: &'b [TestBinary], only: Option<&str>) -> Outcome<Vec<(&'b TestBinary, String)>> {
     let mut tests = Vec::new();
     for binary in binaries {

@@ -136,7 +136,7 @@ async fn missing_permissions_are_refused_with_their_name() {
     permit(".*", ".*", "^$").await;
     assert_refused(narrow.clone(), &["queue resource.cleanup", "read"]).await;
     permit(".*", r"^(resource\.|amq\.default$)", ".*").await;
-    assert_refused(narrow.clone(), &["exchange wharfinger.wake", "assert_refused"]).await;
+    assert_refused(narrow.clone(), &["exchange wharfinger.wake", "refused"]).await;
     // The permissions that the error message names are sufficient.
     let all = r"^(resource|wharfinger)\.";
     permit(all, r"^(resource|wharfinger)\.|^amq\.default$", all).await;

@@ -11,7 +11,7 @@ import { deadLettersSection, stuckSection } from "./recovery.js";
 import { isAdmin, isOperator } from "./session.js";
 import { loading, placeholder, section } from "./tables.js";
 import { announce } from "./toasts.js";
-import { duration, number, percent, plural, time } from "./words.js";
+import { duration, nextTime, number, percent, plural, time } from "./words.js";
 
 const SHORT = 5;
 
@@ -65,7 +65,7 @@ function sweepList() {
   return h("ul", { class: "sweep-list" }, live.sweeps.sweeps.map((sweep) => h("li", { "data-key": sweep.name },
     h("span", { class: `dot ${sweep.error ? "bad" : sweep.runningOn ? "work" : sweep.lastRun ? "ok" : "wait"}` }, icon(sweep.error ? "cross" : sweep.runningOn ? "gear" : sweep.lastRun ? "check" : "clock")),
     h("span", { class: "name" }, sweep.name),
-    h("span", { class: "muted" }, sweep.runningOn ? "running" : time(sweep.lastRun, "not run yet"), " · next ", time(sweep.nextRun)))));
+    h("span", { class: "muted" }, sweep.runningOn ? "running" : time(sweep.lastRun, "not run yet"), " · ", nextTime(sweep.nextRun)))));
 }
 
 const about = () => h("details", { class: "about", "data-key": "about" },

@@ -70,6 +70,9 @@ export function time(text, absent = "never") {
   return h("time", { datetime: text, title: absolute(at) }, relative(at));
 }
 
+/** When something runs next. */
+export const nextTime = (text) => (Date.parse(text) - now() < 5_000 ? "due now" : h("span", {}, "next ", time(text)));
+
 export const clockTime = (text) => clockTimes.format(new Date(text));
 export const exactTime = (text) => exactTimes.format(new Date(text));
 export const day = (text) => days.format(new Date(text));
