@@ -146,10 +146,11 @@ function closePage() {
 /** Asks before it signs in with a token from the URL: the link may come from an attacker, who would then get the uploads. */
 async function offerToken(token) {
   try {
-    if (!current()) drawNow();
     const next = await identify(token);
     const before = current();
     if (next.token === before?.token) return;
+    // Only now: the field of the form must not take the focus before the dialog does.
+    if (!before) drawNow();
     const isSame = before && ["user", "tenant", "role"].every((part) => before[part] === next[part]);
     const text = [`The link that you opened has a token for ${next.user} (${next.tenant} · ${next.role}).`];
     if (before) {
