@@ -85,7 +85,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
 fn new_key(create: Create, now: UnixMs) -> Result<NewKey, Failure> {
     let Create { role, tenant, user, expires, name } = create;
     let usage =
-        |option: &str, problem: &dyn std::fmt::Display| Failure::Usage(format!("--{option}: {problem}"));
+        |option: &str, problem: &dyn std::fmt::Display| Failure::Usage(format!("--{option} {problem}"));
     if let Some(name) = &name
         && (name.chars().count() > NAME_CHARS_MAX || name.chars().any(char::is_control) || name.is_empty())
     {
@@ -93,7 +93,7 @@ fn new_key(create: Create, now: UnixMs) -> Result<NewKey, Failure> {
         return Err(usage("name", &problem));
     }
     let request = KeyRequest {
-        role: Role::parse(&role).ok_or_else(|| usage("role", &format!("there is no role `{role}`")))?,
+        role: Role::parse(&role).ok_or_else(|| usage("role", &format!("`{role}` is not a role")))?,
         tenant: tenant.map(|name| TenantId::new(&name)).transpose().map_err(|bad| usage("tenant", &bad))?,
         user: user.map(|name| UserId::new(&name)).transpose().map_err(|bad| usage("user", &bad))?,
         name,

@@ -86,12 +86,12 @@ fn a_role_needs_its_tenant_and_user() {
         place.run(&words)
     };
     for (arguments, named) in [
-        ("--role user --user u", "--tenant: is needed"),
-        ("--role user --tenant t", "--user: is needed"),
-        ("--role admin", "--tenant: is needed"),
-        ("--role ingest --user u", "--tenant: is needed"),
-        ("--role metrics --tenant t", "--tenant: has no meaning"),
-        ("--role metrics --user u", "--user: has no meaning"),
+        ("--role user --user u", "--tenant is needed"),
+        ("--role user --tenant t", "--user is needed"),
+        ("--role admin", "--tenant is needed"),
+        ("--role ingest --user u", "--tenant is needed"),
+        ("--role metrics --tenant t", "--tenant has no meaning"),
+        ("--role metrics --user u", "--user has no meaning"),
     ] {
         create(arguments).expect_usage(named);
     }
