@@ -142,6 +142,8 @@ as "$OPERATOR_TOKEN"
 call 200 PUT "/api/v2/tenants/suite-$$/quota" -d '{"limit":1048576}'
 [ "$(field limit)" = 1048576 ] || fail "the limit was not set"
 get "/api/v2/tenants?limit=1000"; has "\"tenant\":\"$TENANT\""
+get "/api/v2/keys?limit=100"
+get /api/v2/session; has "\"role\":\"operator\""
 
 say "Files of another user answer 404"
 post 201 /api/v2/files/init '{"fileName":"the-operators","size":1}'

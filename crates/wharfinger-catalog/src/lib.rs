@@ -15,6 +15,7 @@ mod orphans;
 mod outbox;
 mod quota;
 mod registrations;
+mod service_keys;
 mod sweeps;
 mod unreadable;
 
@@ -67,6 +68,7 @@ pub use outbox::notifications::Notification;
 pub use quota::charges::QuotaDrift;
 pub use quota::owner::{MoveQuota, MovedQuota, QuotaOwner, QuotaState};
 pub use registrations::{Admission, BatchUse, NewFile, RegisterOutcome, Registration};
+pub use service_keys::{KeyUse, SERVICE_KEYS_MAX, ServiceKey};
 pub use sweeps::{Fence, SweepClaim, SweepClaimOutcome, SweepRecord, SweepState};
 pub use unreadable::{Table, UnreadableRow};
 

@@ -32,10 +32,11 @@ pub enum Table {
     TextParts,
     Chunks,
     Sweeps,
+    ServiceKeys,
 }
 
 impl Table {
-    pub const ALL: [Table; 10] = [
+    pub const ALL: [Table; 11] = [
         Table::Files,
         Table::Jobs,
         Table::Outbox,
@@ -46,6 +47,7 @@ impl Table {
         Table::TextParts,
         Table::Chunks,
         Table::Sweeps,
+        Table::ServiceKeys,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -60,6 +62,7 @@ impl Table {
             Table::TextParts => "text_parts",
             Table::Chunks => "chunks",
             Table::Sweeps => "sweeps",
+            Table::ServiceKeys => "service_keys",
         }
     }
 }
@@ -182,7 +185,7 @@ impl Write for RemoveFromList {
 /// How a row of each table is decoded, and which column has its id.
 type Decoder = fn(&Row) -> Result<(), CatalogError>;
 
-fn decoders() -> [(Table, &'static str, Decoder); 10] {
+fn decoders() -> [(Table, &'static str, Decoder); 11] {
     [
         (Table::Files, "id", |row| crate::files::rows::decode(row).map(drop)),
         (Table::Jobs, "id", |row| crate::jobs::claims::leased(row).map(drop)),
@@ -194,6 +197,7 @@ fn decoders() -> [(Table, &'static str, Decoder); 10] {
         (Table::Quotas, "tenant_id", |row| crate::quota::charges::tenant_of(row).map(drop)),
         (Table::TextParts, "file_id", |row| crate::derived::outputs::decode_part(row).map(drop)),
         (Table::Chunks, "file_id", crate::derived::chunks::is_readable),
+        (Table::ServiceKeys, "id", |row| crate::service_keys::decode(row).map(drop)),
     ]
 }
 

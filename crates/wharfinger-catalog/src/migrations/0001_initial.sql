@@ -283,6 +283,21 @@ CREATE TABLE idempotency_keys (
     PRIMARY KEY (tenant_id, user_id, route, key)
 );
 
+-- Tokens for programs. `hash` is the SHA-256 of the whole token, in hex; the token is stored nowhere. Ids begin with
+-- their time. A key of a role that needs none has no tenant or no user.
+CREATE TABLE service_keys (
+    id           TEXT {bytes} PRIMARY KEY,
+    hash         TEXT NOT NULL,
+    name         TEXT,
+    role         TEXT NOT NULL CHECK (role IN ('user', 'admin', 'operator', 'worker', 'ingest', 'metrics')),
+    tenant_id    TEXT {bytes},
+    user_id      TEXT {bytes},
+    created_at   BIGINT NOT NULL,
+    expires_at   BIGINT,
+    revoked_at   BIGINT,
+    last_used_at BIGINT
+);
+
 -- One process runs a scheduled sweep: the one that claims its row when it is due. The token is raised at every
 -- claim; writes of a sweep with an older token are refused.
 CREATE TABLE sweeps (

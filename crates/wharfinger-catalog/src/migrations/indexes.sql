@@ -66,4 +66,6 @@ CREATE INDEX outbox_in_order ON outbox (destination, subject, place) WHERE subje
 
 CREATE INDEX idempotency_keys_expiry ON idempotency_keys (expires_at);
 
+CREATE INDEX service_keys_ended ON service_keys (COALESCE(revoked_at, expires_at), id);
+
 CREATE INDEX orphan_blobs_to_queue ON orphan_blobs (scan_id, key) WHERE queued_at IS NULL;

@@ -80,6 +80,10 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     meter.record("unreadable_rows");
     catalog.count_unreadable().await.expect("read");
     meter.record("count_unreadable");
+    catalog.service_key("none").await.expect("read");
+    meter.record("service_key");
+    catalog.service_keys(None, 10).await.expect("read");
+    meter.record("service_keys");
     catalog.fact("lease_key").await.expect("read");
     meter.record("fact");
     catalog.unfinished_scan().await.expect("read");

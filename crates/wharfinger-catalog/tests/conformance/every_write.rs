@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, LeasedStageJob,
-    MoveQuota, NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration, ScanProgress,
-    ScanRange, Scope, StageEndContext, SweepClaim, SweepClaimOutcome, SweepRecord,
+    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, KeyUse,
+    LeasedStageJob, MoveQuota, NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration,
+    ScanProgress, ScanRange, Scope, StageEndContext, SweepClaim, SweepClaimOutcome, SweepRecord,
 };
 use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;
@@ -26,6 +26,7 @@ use super::sample::{
     confirmed, deleted, file_of, new_job, pin, registered, registration, tenant, with_key,
 };
 use super::searching::{embedded, some_vectors};
+use super::service_keys::service_key;
 use super::source_files::source_files;
 use super::stages;
 use super::test_db::{TestDb, dump_at, open};
@@ -65,6 +66,7 @@ pub(super) async fn a_failed_write_changes_nothing(db: &TestDb) {
     quotas_and_facts(&mut failing).await;
     sweeps(&mut failing).await;
     orphan_scans(&mut failing).await;
+    service_keys(&mut failing).await;
     purging(&mut failing).await;
     let scans = full_scans(db, failing.statements(), &ALLOWED_SCANS).await;
     assert!(scans.is_empty(), "{}", scans.join("\n\n"));
@@ -446,6 +448,17 @@ async fn orphan_scans(failing: &mut FailingCatalog<'_>) {
     failing.fail_each_call(async |catalog| catalog.queue_orphans(&scan.id, "", 100, NOW).await).await;
     let end = async |catalog: &Catalog| catalog.end_scan(&scan.id, Some("many".into()), NOW).await;
     failing.fail_each_call(end).await;
+}
+
+async fn service_keys(failing: &mut FailingCatalog<'_>) {
+    let key = service_key("01", NOW);
+    assert!(failing.fail_each_call(async |catalog| catalog.create_service_key(key.clone()).await).await);
+    let uses = vec![KeyUse { id: key.id.clone(), at: NOW }];
+    failing.fail_each_call(async |catalog| catalog.record_key_uses(uses.clone(), NOW).await).await;
+    let revoked = failing.fail_each_call(async |catalog| catalog.revoke_service_key("01", LATER).await).await;
+    assert_eq!(revoked.and_then(|key| key.revoked_at), Some(LATER));
+    let late = NOW + 1_000 * DAY;
+    assert_eq!(failing.fail_each_call(async |catalog| catalog.purge_service_keys(late, 10).await).await, 1);
 }
 
 async fn purging(failing: &mut FailingCatalog<'_>) {

@@ -41,6 +41,7 @@ mod recovering;
 mod registering;
 mod sample;
 mod searching;
+mod service_keys;
 mod source_files;
 mod stage_outputs;
 mod stages;
@@ -158,6 +159,13 @@ cases! {
         concurrent_first_files_of_a_tenant_all_fit
         registrations_are_counted_once_during_limit_changes_and_rebuilds
         a_pin_is_read_back_unchanged;
+    service_keys:
+        a_service_key_is_read_as_it_was_written
+        a_key_is_revoked_once
+        uses_of_a_key_are_written_only_now_and_then
+        ended_keys_are_purged_in_bounded_batches
+        the_number_of_keys_is_bounded
+        an_unreadable_key_does_not_hide_the_others;
     keys:
         a_key_creates_one_file
         a_key_belongs_to_its_user_and_route

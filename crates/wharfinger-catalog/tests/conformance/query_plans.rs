@@ -17,7 +17,7 @@ use super::stages::{self, plan, queued};
 use super::test_db::TestDb;
 
 /// Tables that grow with files, tenants or events.
-const LARGE: [&str; 15] = [
+const LARGE: [&str; 16] = [
     "files",
     "objects",
     "file_history",
@@ -33,6 +33,7 @@ const LARGE: [&str; 15] = [
     "idempotency_keys",
     "upload_batches",
     "queue_tenants",
+    "service_keys",
 ];
 
 /// Statements that scan a table by design: how they begin, and the reason.

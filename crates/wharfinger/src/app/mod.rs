@@ -5,7 +5,7 @@ mod open;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use crate::auth::TokenKeys;
+use crate::auth::{ServiceKeys, TokenKeys};
 use crate::checks::messages::Broker;
 use crate::core::Core;
 use crate::dashboard::Dashboard;
@@ -32,6 +32,7 @@ pub struct App {
     pub notifier: Notifier,
     pub dashboard: Dashboard,
     pub tokens: TokenKeys,
+    pub service_keys: ServiceKeys,
     /// The memory that request bodies may use together.
     pub request_bodies: MemoryBudget,
     /// When the metrics count stuck files and orphans again. A slow count is not repeated at every scrape.

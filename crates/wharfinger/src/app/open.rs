@@ -9,7 +9,7 @@ use wharfinger_stores::BlobStore;
 use wharfinger_stores::disk::{DiskStore, SigningKey};
 
 use super::App;
-use crate::auth::TokenKeys;
+use crate::auth::{ServiceKeys, TokenKeys};
 use crate::checks::messages::Broker;
 use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
@@ -140,6 +140,7 @@ impl App {
             broker,
             notifier: Notifier::new(core.clone(), &faults)?,
             tokens: TokenKeys::load(settings, secrets)?,
+            service_keys: ServiceKeys::new(core.clone()),
             pipeline: Arc::new(Pipeline::open(core.clone(), quota).await?),
             dashboard: Dashboard::open(&core, &faults).await?,
             request_bodies: MemoryBudget::new(REQUEST_BODIES_BYTES),

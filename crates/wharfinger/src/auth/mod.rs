@@ -1,41 +1,48 @@
-//! Bearer tokens: HS256 with the server's secret, RS256 and ES256 with the keys of a JWKS. The key decides which algorithm
-//! is accepted, not the token's header.
+//! Bearer tokens: HS256 with the server's secret, RS256 and ES256 with the keys of a JWKS, and service keys. The key decides
+//! which algorithm is accepted, not the token's header.
 
+mod claims;
 mod jwks;
+mod service_keys;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, decode_header, encode};
-use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::id::{TenantId, UserId};
+use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::stage::Stage;
 
 use crate::config::{BadSetting, Secrets, Settings};
 use crate::core::{Caller, Role};
+use claims::{ClaimRules, Claims, kind};
 use jwks::{Jwks, Source};
+
+pub use service_keys::{KEY_PREFIX, KeyError, KeyRequest, NewKey, ServiceKeys, key_id_of};
 
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Claims {
-    sub: String,
-    tenant: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    role: Option<String>,
-    exp: serde_json::Number,
-    /// For workers: the stages that they may lease.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    stages: Option<Vec<String>>,
-    /// For workers: the tenants whose files they may lease.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    tenants: Option<Vec<String>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    nbf: Option<serde_json::Number>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    iss: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    aud: Option<serde_json::Value>,
+/// Why a token is not accepted. The text is for the client: it contains no value of the token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(pub String);
+
+impl From<&str> for Refused {
+    fn from(reason: &str) -> Self {
+        Refused(reason.to_owned())
+    }
+}
+
+/// Why the server cannot sign a token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SignError {
+    #[error("this server has no WHARFINGER_JWT_SECRET and cannot sign tokens. Get a token from your issuer")]
+    NoSecret,
+    #[error("WHARFINGER_JWT_ROLE_MAP leaves no word for the role `{}`", .0.as_str())]
+    RoleWithoutWord(Role),
+    #[error("the settings read two different things from the claim `{0}`, so no token can have both")]
+    SameClaim(String),
+    #[error("the token cannot be signed: {0}")]
+    Failed(String),
 }
 
 /// A caller, until the token expires.
@@ -44,6 +51,8 @@ pub struct Session {
     pub caller: Caller,
     pub expires_at: UnixMs,
     pub lease_scope: LeaseScope,
+    /// The id of its service key. It may be revoked at any time.
+    pub service_key: Option<String>,
 }
 
 /// The limits in a worker's token.
@@ -60,6 +69,7 @@ pub struct TokenKeys {
     jwks: Option<Jwks>,
     issuer: Option<String>,
     audience: Option<String>,
+    rules: ClaimRules,
 }
 
 impl TokenKeys {
@@ -73,31 +83,41 @@ impl TokenKeys {
             jwks: jwks.map_err(|problem| BadSetting { name: "WHARFINGER_JWKS_FILE".into(), problem })?,
             issuer: settings.jwt_issuer.clone(),
             audience: settings.jwt_audience.clone(),
+            rules: ClaimRules::new(settings.token_claims.clone())?,
         })
     }
 
-    /// A token signed with the server's secret. None if it has only a JWKS.
-    pub fn mint(&self, caller: &Caller, expires_at: UnixMs) -> Option<String> {
+    /// A token signed with the server's secret.
+    pub fn mint(&self, caller: &Caller, expires_at: UnixMs) -> Result<String, SignError> {
         self.mint_scoped(caller, &LeaseScope::default(), expires_at)
     }
 
     /// The same for a worker with limits.
-    pub fn mint_scoped(&self, caller: &Caller, scope: &LeaseScope, expires_at: UnixMs) -> Option<String> {
-        let (signing, _) = self.secret.as_ref()?;
-        let words = |stages: &Vec<Stage>| stages.iter().map(|stage| stage.as_str().to_owned()).collect();
-        let names = |tenants: &Vec<TenantId>| tenants.iter().map(TenantId::to_string).collect();
-        let claims = Claims {
-            sub: caller.user.to_string(),
-            tenant: caller.tenant.to_string(),
-            role: Some(caller.role.as_str().to_owned()),
-            exp: (expires_at / 1_000).into(),
-            stages: scope.stages.as_ref().map(words),
-            tenants: scope.tenants.as_ref().map(names),
-            nbf: None,
-            iss: self.issuer.clone(),
-            aud: self.audience.clone().map(serde_json::Value::String),
-        };
-        encode(&Header::new(Algorithm::HS256), &claims, signing).ok()
+    pub fn mint_scoped(
+        &self,
+        caller: &Caller,
+        scope: &LeaseScope,
+        expires_at: UnixMs,
+    ) -> Result<String, SignError> {
+        let (signing, _) = self.secret.as_ref().ok_or(SignError::NoSecret)?;
+        let mut claims = self.rules.of_caller(caller)?;
+        let stages = scope.stages.as_ref().map(|stages| stages.iter().map(|stage| stage.as_str()).collect());
+        let tenants = scope.tenants.as_ref().map(|names| names.iter().map(TenantId::as_str).collect());
+        for (name, value) in [
+            ("exp", Some(Value::from(expires_at / 1_000))),
+            ("stages", stages.map(|words: Vec<&str>| words.into())),
+            ("tenants", tenants.map(|names: Vec<&str>| names.into())),
+            ("iss", self.issuer.clone().map(Value::from)),
+            ("aud", self.audience.clone().map(Value::from)),
+        ] {
+            let Some(value) = value else { continue };
+            match claims.insert(name.to_owned(), value.clone()) {
+                Some(other) if other != value => return Err(SignError::SameClaim(name.to_owned())),
+                _ => {}
+            }
+        }
+        let signed = encode(&Header::new(Algorithm::HS256), &claims, signing);
+        signed.map_err(|error| SignError::Failed(error.to_string()))
     }
 
     /// Reads the issuer's keys if they are old.
@@ -107,13 +127,13 @@ impl TokenKeys {
         }
     }
 
-    pub async fn verify(&self, token: &str, now: UnixMs) -> Result<Session, &'static str> {
+    pub async fn verify(&self, token: &str, now: UnixMs) -> Result<Session, Refused> {
         if token.len() > TOKEN_BYTES_MAX {
-            return Err("the token is too long");
+            return Err("the token is too long".into());
         }
         let header = decode_header(token).map_err(|_| "the token cannot be read")?;
         if has_critical_extensions(token) {
-            return Err("the token needs an extension that is not supported (`crit`)");
+            return Err("the token needs an extension that is not supported (`crit`)".into());
         }
         let claims = match header.alg {
             Algorithm::HS256 => {
@@ -121,12 +141,12 @@ impl TokenKeys {
                 self.decode(token, key, Algorithm::HS256)?
             }
             Algorithm::RS256 | Algorithm::ES256 => self.by_jwks(token, &header, now).await?,
-            _ => return Err("the token's algorithm is not accepted"),
+            _ => return Err("the token's algorithm is not accepted".into()),
         };
-        session(claims, now)
+        self.session(&claims, now)
     }
 
-    async fn by_jwks(&self, token: &str, header: &Header, now: UnixMs) -> Result<Claims, &'static str> {
+    async fn by_jwks(&self, token: &str, header: &Header, now: UnixMs) -> Result<Claims, Refused> {
         let jwks = self.jwks.as_ref().ok_or("the token's algorithm is not accepted")?;
         jwks.refresh_old(now).await;
         let find = || jwks.find(header.alg, header.kid.as_deref(), |key| self.decode(token, key, header.alg));
@@ -135,16 +155,17 @@ impl TokenKeys {
         }
         // The issuer may have new keys.
         jwks.refresh_unknown(now).await;
-        find().unwrap_or(Err("the token is signed with an unknown key"))
+        find().unwrap_or_else(|| Err("the token is signed with an unknown key".into()))
     }
 
-    fn decode(&self, token: &str, key: &DecodingKey, algorithm: Algorithm) -> Result<Claims, &'static str> {
+    /// The claims of a token with a valid signature, for us and from our issuer.
+    fn decode(&self, token: &str, key: &DecodingKey, algorithm: Algorithm) -> Result<Claims, Refused> {
         let mut validation = Validation::new(algorithm);
         // `session` compares the times with our clock.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         validation.validate_aud = self.audience.is_some();
-        let mut required = vec!["exp", "sub"];
+        let mut required = Vec::new();
         if let Some(issuer) = &self.issuer {
             validation.set_issuer(&[issuer]);
             required.push("iss");
@@ -157,16 +178,73 @@ impl TokenKeys {
         use jsonwebtoken::errors::ErrorKind;
         decode::<Claims>(token, key, &validation).map(|data| data.claims).map_err(|error| {
             match error.kind() {
-                ErrorKind::InvalidSignature => "the token's signature is wrong",
-                ErrorKind::InvalidIssuer => "the token is from another issuer",
-                ErrorKind::InvalidAudience => "the token is for another audience",
-                ErrorKind::MissingRequiredClaim(_) | ErrorKind::Json(_) => {
-                    "a claim is missing in the token: `sub`, `tenant` and `exp` are required"
+                ErrorKind::InvalidSignature => "the token's signature is wrong".into(),
+                ErrorKind::InvalidIssuer => {
+                    "the token is from another issuer: its claim `iss` is not WHARFINGER_JWT_ISSUER".into()
                 }
-                _ => "the token cannot be read",
+                ErrorKind::InvalidAudience => {
+                    "the token is for another audience: its claim `aud` does not have WHARFINGER_JWT_AUDIENCE"
+                        .into()
+                }
+                ErrorKind::MissingRequiredClaim(name) => Refused(format!(
+                    "the token has no claim `{name}`, or not a text, and the settings require it"
+                )),
+                ErrorKind::Json(_) => "the token's claims are not a JSON object".into(),
+                _ => "the token cannot be read".into(),
             }
         })
     }
+
+    fn session(&self, claims: &Claims, now: UnixMs) -> Result<Session, Refused> {
+        let now_seconds = now as f64 / 1_000.0;
+        let expires = time(claims, "exp")?.ok_or("the token has no claim `exp`. Tokens must expire")?;
+        if expires <= now_seconds {
+            return Err("the token has expired".into());
+        }
+        if time(claims, "nbf")?.is_some_and(|begins| begins > now_seconds + 60.0) {
+            return Err("the token is not valid yet".into());
+        }
+        let caller = self.rules.caller(claims)?;
+        // Other issuers use these names for other things.
+        let lease_scope = match caller.role {
+            Role::Worker | Role::Operator => lease_scope(claims)?,
+            Role::User | Role::Admin | Role::Ingest | Role::Metrics => LeaseScope::default(),
+        };
+        Ok(Session { caller, expires_at: (expires * 1_000.0) as UnixMs, lease_scope, service_key: None })
+    }
+}
+
+/// A claim in seconds since 1970. Null counts as absent.
+fn time(claims: &Claims, name: &str) -> Result<Option<f64>, Refused> {
+    match claims.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Number(number)) => Ok(number.as_f64().filter(|seconds| seconds.is_finite())),
+        Some(other) => Err(Refused(format!(
+            "the claim `{name}` must be a number of seconds, the token has {}",
+            kind(other)
+        ))),
+    }
+}
+
+fn lease_scope(claims: &Claims) -> Result<LeaseScope, Refused> {
+    let words = |name: &str| -> Result<Option<Vec<&str>>, Refused> {
+        let wrong = || Refused(format!("the claim `{name}` must be a list of texts"));
+        match claims.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Array(list)) => {
+                list.iter().map(|item| item.as_str().ok_or_else(wrong)).collect::<Result<_, _>>().map(Some)
+            }
+            Some(_) => Err(wrong()),
+        }
+    };
+    let stages = words("stages")?.map(|words| words.into_iter().map(Stage::parse).collect());
+    let stages: Option<Option<Vec<Stage>>> = stages;
+    let tenants = words("tenants")?.map(|names| names.into_iter().map(TenantId::new).collect());
+    let tenants: Option<Result<Vec<TenantId>, _>> = tenants;
+    Ok(LeaseScope {
+        stages: stages.map(|all| all.ok_or("the token's `stages` has an unknown stage")).transpose()?,
+        tenants: tenants.transpose().map_err(|_| "the token's `tenants` has an invalid name")?,
+    })
 }
 
 /// Extensions that a verifier must support (RFC 7515, 4.1.11). This one supports none.
@@ -175,36 +253,4 @@ fn has_critical_extensions(token: &str) -> bool {
     let bytes = URL_SAFE_NO_PAD.decode(header).unwrap_or_default();
     let header: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
     header.get("crit").is_some()
-}
-
-fn session(claims: Claims, now: UnixMs) -> Result<Session, &'static str> {
-    let seconds = |number: &serde_json::Number| number.as_f64().filter(|s| s.is_finite());
-    let now_seconds = now as f64 / 1_000.0;
-    let expires = seconds(&claims.exp).ok_or("the token's `exp` is not a time")?;
-    if expires <= now_seconds {
-        return Err("the token has expired");
-    }
-    if let Some(nbf) = &claims.nbf
-        && seconds(nbf).ok_or("the token's `nbf` is not a time")? > now_seconds + 60.0
-    {
-        return Err("the token is not valid yet");
-    }
-    let role = match claims.role.as_deref() {
-        None => Role::User,
-        Some(word) => Role::parse(word).ok_or("the token's `role` is unknown")?,
-    };
-    let caller = Caller {
-        tenant: TenantId::new(&claims.tenant).map_err(|_| "the token's `tenant` is not a valid name")?,
-        user: UserId::new(&claims.sub).map_err(|_| "the token's `sub` is not a valid name")?,
-        role,
-    };
-    let stages = claims.stages.map(|words| words.iter().map(|word| Stage::parse(word)).collect());
-    let stages: Option<Option<Vec<Stage>>> = stages;
-    let tenants = claims.tenants.map(|names| names.iter().map(|name| TenantId::new(name)).collect());
-    let tenants: Option<Result<Vec<TenantId>, _>> = tenants;
-    let lease_scope = LeaseScope {
-        stages: stages.map(|all| all.ok_or("the token's `stages` has an unknown stage")).transpose()?,
-        tenants: tenants.transpose().map_err(|_| "the token's `tenants` has an invalid name")?,
-    };
-    Ok(Session { caller, expires_at: (expires * 1_000.0) as UnixMs, lease_scope })
 }

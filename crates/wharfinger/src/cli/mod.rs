@@ -5,6 +5,7 @@ mod demo;
 mod doctor;
 mod extract_text;
 mod interrupt;
+mod key;
 mod migrate;
 mod output;
 mod put;
@@ -59,6 +60,8 @@ enum Command {
     Put(put::Arguments),
     /// Print an access token, signed with the server's key
     Token(token::Arguments),
+    /// Create, list and revoke service keys: long-lived tokens for programs
+    Key(key::Arguments),
     /// Show or set a tenant's limit, or correct the counters
     Quota(quota::Arguments),
     /// Run one sweep now and print its result
@@ -131,6 +134,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Demo(arguments) => demo::run(flags, arguments).await,
         Command::Put(arguments) => put::run(flags, arguments).await,
         Command::Token(arguments) => token::run(&flags, arguments),
+        Command::Key(arguments) => key::run(&flags, arguments).await,
         Command::Quota(arguments) => quota::run(&flags, arguments).await,
         Command::Sweep(arguments) => sweep::run(&flags, arguments).await,
         Command::Reconcile(arguments) => reconcile::run(&flags, *arguments).await,

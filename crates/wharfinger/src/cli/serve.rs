@@ -105,6 +105,7 @@ async fn serve(
     if app.roles.has_any(&[ProcessRole::Api, ProcessRole::Ingest]) {
         app.tokens.refresh(app.core.clock.now()).await;
     }
+    app.service_keys.refresh().await;
     let supervisor = Supervisor::start(&app).await;
 
     // Before the first line is printed: a signal that comes at once must also stop the server in order.
@@ -285,7 +286,7 @@ fn greet(app: &App, first_start: bool) {
         return;
     }
     let Ok(caller) = token::caller("default", "local", "operator") else { return };
-    let Some(token) = app.tokens.mint(&caller, app.core.clock.now() + FIRST_TOKEN_MS) else { return };
+    let Ok(token) = app.tokens.mint(&caller, app.core.clock.now() + FIRST_TOKEN_MS) else { return };
     line("  Token       tenant `default`, user `local`, role `operator`, 12 hours");
     line("");
     if std::io::stdout().is_terminal() {

@@ -4,8 +4,8 @@ use clap::Args;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 use wharfinger_lifecycle::stage::Stage;
 
-use super::Failure;
 use super::output::line;
+use super::{Failure, failed};
 use crate::auth::{LeaseScope, TokenKeys};
 use crate::clock::{Clock, rfc3339};
 use crate::config::parse_duration_ms;
@@ -101,10 +101,5 @@ fn mint_scoped(
     expires_at: i64,
 ) -> Result<String, Failure> {
     let secrets = prepare_secrets(settings)?;
-    TokenKeys::load(settings, &secrets)?.mint_scoped(caller, scope, expires_at).ok_or_else(|| {
-        Failure::Failed(
-            "this server has no WHARFINGER_JWT_SECRET and cannot sign tokens. Get a token from your issuer"
-                .into(),
-        )
-    })
+    TokenKeys::load(settings, &secrets)?.mint_scoped(caller, scope, expires_at).map_err(failed)
 }

@@ -12,6 +12,7 @@ mod pipeline;
 mod secrets;
 mod size;
 mod sweeps;
+mod tokens;
 
 use std::path::PathBuf;
 
@@ -30,6 +31,7 @@ pub use pipeline::{ExtractSettings, PipelineSettings};
 pub use secrets::{Secrets, prepare as prepare_secrets};
 pub use size::{format_size, parse_size};
 pub use sweeps::SweepSettings;
+pub use tokens::TokenClaims;
 
 /// An invalid setting. It stops the start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,6 +92,7 @@ pub struct Settings {
     pub jwks_url: Option<String>,
     pub jwt_issuer: Option<String>,
     pub jwt_audience: Option<String>,
+    pub token_claims: TokenClaims,
     pub default_quota_bytes: u64,
     pub tenant_files_max: u64,
     /// The minimum charge of a file.
@@ -162,6 +165,7 @@ impl Settings {
             jwks_url: jwks_url(values)?,
             jwt_issuer: values.get("WHARFINGER_JWT_ISSUER"),
             jwt_audience: values.get("WHARFINGER_JWT_AUDIENCE"),
+            token_claims: TokenClaims::from_values(values)?,
             default_quota_bytes: values.size("DEFAULT_TENANT_QUOTA_BYTES", 0, QUOTA_BYTES_MAX)?,
             tenant_files_max: values.integer("TENANT_MAX_FILES", 0, 1 << 50)?,
             charge_bytes_min: values.size("MIN_CHARGE_BYTES", 0, FILE_SIZE_BYTES_MAX)?,

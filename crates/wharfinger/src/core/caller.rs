@@ -16,6 +16,10 @@ pub enum Role {
     Admin,
     Operator,
     Worker,
+    /// May only send events.
+    Ingest,
+    /// May only read `/metrics`.
+    Metrics,
 }
 
 impl Role {
@@ -25,6 +29,8 @@ impl Role {
             "admin" => Some(Role::Admin),
             "operator" => Some(Role::Operator),
             "worker" => Some(Role::Worker),
+            "ingest" => Some(Role::Ingest),
+            "metrics" => Some(Role::Metrics),
             _ => None,
         }
     }
@@ -35,6 +41,8 @@ impl Role {
             Role::Admin => "admin",
             Role::Operator => "operator",
             Role::Worker => "worker",
+            Role::Ingest => "ingest",
+            Role::Metrics => "metrics",
         }
     }
 }
@@ -42,7 +50,9 @@ impl Role {
 impl Caller {
     pub fn scope(&self) -> Scope {
         match self.role {
-            Role::User | Role::Worker => Scope::User(self.tenant.clone(), self.user.clone()),
+            Role::User | Role::Worker | Role::Ingest | Role::Metrics => {
+                Scope::User(self.tenant.clone(), self.user.clone())
+            }
             Role::Admin => Scope::Tenant(self.tenant.clone()),
             Role::Operator => Scope::All,
         }

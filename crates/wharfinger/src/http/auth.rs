@@ -1,11 +1,11 @@
-//! Authentication of a request by its bearer token, with one extractor for each kind of caller.
+//! Authentication of a request by its bearer token (a JWT or a service key), with one extractor for each kind of caller.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
 use super::Shared;
 use super::problem::Problem;
-use crate::auth::Session;
+use crate::auth::{KEY_PREFIX, KeyError, Session};
 use crate::core::{Caller, Role};
 use crate::pipeline::remote::Worker;
 
@@ -14,12 +14,10 @@ impl FromRequestParts<Shared> for Session {
 
     async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
         let session = authenticate(parts, app).await?;
-        if session.caller.role == Role::Worker {
-            return Err(Problem::forbidden(
-                "A token with the role `worker` can only be used for the worker calls.",
-            ));
+        match session.caller.role {
+            Role::User | Role::Admin | Role::Operator => Ok(session),
+            Role::Worker | Role::Ingest | Role::Metrics => Err(other_calls(session.caller.role)),
         }
-        Ok(session)
     }
 }
 
@@ -34,7 +32,56 @@ pub(super) async fn authenticate(parts: &Parts, app: &Shared) -> Result<Session,
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, token)| token.trim())
         .ok_or_else(|| Problem::unauthorized("Send the header `Authorization: Bearer <token>`."))?;
-    app.tokens.verify(token, app.core.clock.now()).await.map_err(Problem::unauthorized)
+    if token.starts_with(KEY_PREFIX) {
+        return app.service_keys.verify(token).await.map_err(|error| match error {
+            KeyError::Refused(reason) => Problem::unauthorized(&reason.0),
+            KeyError::Unavailable => Problem::unavailable(),
+        });
+    }
+    let verified = app.tokens.verify(token, app.core.clock.now()).await;
+    verified.map_err(|reason| Problem::unauthorized(&reason.0))
+}
+
+/// For a role that has its own calls.
+fn other_calls(role: Role) -> Problem {
+    let calls = match role {
+        Role::Worker => "be used for the worker calls",
+        Role::Ingest => "send events",
+        Role::Metrics => "read /metrics",
+        Role::User | Role::Admin | Role::Operator => "make other calls",
+    };
+    Problem::forbidden(&format!("A token with the role `{}` can only {calls}.", role.as_str()))
+}
+
+/// A caller that sends events.
+pub struct EventsAuth(pub Caller);
+
+impl FromRequestParts<Shared> for EventsAuth {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
+        let session = authenticate(parts, app).await?;
+        match session.caller.role {
+            Role::User | Role::Admin | Role::Operator | Role::Ingest => Ok(EventsAuth(session.caller)),
+            Role::Worker | Role::Metrics => Err(other_calls(session.caller.role)),
+        }
+    }
+}
+
+/// A caller that may read the metrics of the process.
+pub struct MetricsAuth;
+
+impl FromRequestParts<Shared> for MetricsAuth {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Self, Problem> {
+        match authenticate(parts, app).await?.caller.role {
+            Role::Operator | Role::Metrics => Ok(MetricsAuth),
+            Role::User | Role::Admin | Role::Worker | Role::Ingest => {
+                Err(Problem::forbidden("This call needs the role `operator` or `metrics`."))
+            }
+        }
+    }
 }
 
 /// A caller that leases jobs: an outside worker or an operator.
@@ -47,14 +94,14 @@ impl FromRequestParts<Shared> for WorkerAuth {
         let Session { caller, lease_scope, .. } = authenticate(parts, app).await?;
         match caller.role {
             Role::Worker | Role::Operator => Ok(WorkerAuth(Worker { caller, scope: lease_scope })),
-            Role::User | Role::Admin => {
+            Role::User | Role::Admin | Role::Ingest | Role::Metrics => {
                 Err(Problem::forbidden("This call needs the role `worker` or `operator`."))
             }
         }
     }
 }
 
-/// A caller with any role except `worker`.
+/// A user, an admin or an operator.
 pub struct UserAuth(pub Caller);
 
 impl FromRequestParts<Shared> for UserAuth {
@@ -75,7 +122,7 @@ impl FromRequestParts<Shared> for AdminAuth {
         let UserAuth(caller) = UserAuth::from_request_parts(parts, app).await?;
         match caller.role {
             Role::Admin | Role::Operator => Ok(AdminAuth(caller)),
-            Role::User | Role::Worker => {
+            Role::User | Role::Worker | Role::Ingest | Role::Metrics => {
                 Err(Problem::forbidden("This call needs the role `admin` or `operator`."))
             }
         }
@@ -92,7 +139,7 @@ impl FromRequestParts<Shared> for OperatorAuth {
         let UserAuth(caller) = UserAuth::from_request_parts(parts, app).await?;
         match caller.role {
             Role::Operator => Ok(OperatorAuth(caller)),
-            Role::User | Role::Admin | Role::Worker => {
+            Role::User | Role::Admin | Role::Worker | Role::Ingest | Role::Metrics => {
                 Err(Problem::forbidden("This call needs the role `operator`."))
             }
         }

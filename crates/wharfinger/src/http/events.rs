@@ -14,7 +14,7 @@ use wharfinger_events::body::BodyError;
 use wharfinger_events::encoding::{Encoding, InflateError};
 use wharfinger_lifecycle::id::TenantId;
 
-use super::auth::UserAuth;
+use super::auth::EventsAuth;
 use super::problem::Problem;
 use super::{BODY_TIMEOUT, Shared, discard_rest};
 use crate::ingest::accept::{AcceptError, IncomingBody};
@@ -34,7 +34,7 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Send events
 ///
 /// The body is a JSON object, an array of objects, or one JSON object per line. `Content-Encoding` can be `gzip` or `zstd`.
-/// All events of a request are accepted or none. 202 means that they are stored as `INGEST_ACK` says.
+/// A token with the role `ingest` can make only this call. All events of a request are accepted or none. 202 means that they are stored as `INGEST_ACK` says.
 #[utoipa::path(
     post, path = "/api/v2/events", tag = "events", operation_id = "takeEvents",
     request_body(content(
@@ -46,6 +46,7 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
         (status = 202, body = Accepted, description = "All events are accepted"),
         (status = 400, body = Problem, description = "`invalid_request`: names the first bad line. No event is accepted"),
         (status = 401, body = Problem, description = "`unauthorized`"),
+        (status = 403, body = Problem, description = "`forbidden`: the role `worker` or `metrics`"),
         (status = 413, body = Problem, description = "`too_large`"),
         (status = 415, body = Problem, description = "`unsupported_encoding`"),
         (status = 429, body = Problem, description = "`rate_limited`: too many events of this tenant or of all tenants wait to be stored; see `Retry-After`"),
@@ -57,7 +58,7 @@ pub(super) async fn take(
     request: Request,
 ) -> Result<(StatusCode, Json<Accepted>), Problem> {
     let (mut parts, mut body) = request.into_parts();
-    let UserAuth(caller) = UserAuth::from_request_parts(&mut parts, &app).await?;
+    let EventsAuth(caller) = EventsAuth::from_request_parts(&mut parts, &app).await?;
     let Some(ingest) = app.ingest.get() else { return Err(Problem::not_this_process("ingest", &app.roles)) };
     let encoding = match parts.headers.get(header::CONTENT_ENCODING) {
         None => Encoding::Identity,

@@ -86,8 +86,8 @@ fn scope_within(caller: &Caller, tenant: Option<&str>) -> Result<Scope, Problem>
     let tenant = TenantId::new(tenant).map_err(|bad| Problem::invalid("tenant", bad))?;
     match caller.role {
         Role::Operator => Ok(Scope::Tenant(tenant)),
-        Role::User | Role::Admin | Role::Worker if tenant == caller.tenant => Ok(caller.scope()),
-        Role::User | Role::Admin | Role::Worker => Err(Problem::forbidden(
+        _ if tenant == caller.tenant => Ok(caller.scope()),
+        Role::User | Role::Admin | Role::Worker | Role::Ingest | Role::Metrics => Err(Problem::forbidden(
             "Only operators can read another tenant. Leave out the parameter `tenant`.",
         )),
     }

@@ -14,7 +14,7 @@ use wharfinger_catalog::Dialect;
 use wharfinger_lifecycle::UnixMs;
 
 use super::Shared;
-use super::auth::OperatorAuth;
+use super::auth::MetricsAuth;
 use super::problem::Problem;
 use crate::config::MetricsAccess;
 use crate::roles::{ProcessRole, Roles};
@@ -161,20 +161,20 @@ async fn check_backends(app: &Shared) -> Answer {
 /// Get metrics for Prometheus
 ///
 /// Gauges are read from the catalog at each request. No token is needed if `WHARFINGER_METRICS` is `open` and the request did
-/// not come through a proxy. Otherwise an operator's token is needed.
+/// not come through a proxy. Otherwise the token of an operator is needed, or a service key of role `metrics`.
 #[utoipa::path(
     get, path = "/metrics", tag = "operations", operation_id = "metrics",
     responses((status = 200, body = String, content_type = "text/plain", description = "The text format of Prometheus",
         example = "# TYPE file_pipeline_status gauge\nfile_pipeline_status{status=\"ready\"} 42\n"),
         (status = 401, body = Problem, description = "`unauthorized`"),
-        (status = 403, body = Problem, description = "`forbidden`: needs the role `operator`"),
+        (status = 403, body = Problem, description = "`forbidden`: needs the role `operator` or `metrics`"),
     ),
 )]
 pub(super) async fn metrics(State(app): State<Shared>, request: Request) -> Result<Response, Problem> {
     let (mut parts, _) = request.into_parts();
     let is_forwarded = FORWARDED.iter().any(|name| parts.headers.contains_key(*name));
     if app.core.settings.metrics == MetricsAccess::Token || is_forwarded {
-        OperatorAuth::from_request_parts(&mut parts, &app).await?;
+        MetricsAuth::from_request_parts(&mut parts, &app).await?;
     }
     Ok(rendered(&app).await)
 }

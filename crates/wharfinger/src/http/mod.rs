@@ -13,12 +13,14 @@ mod events;
 mod extract;
 mod files;
 mod health;
+mod keys;
 mod maintenance;
 mod orphans;
 mod page;
 mod problem;
 mod quota;
 mod server;
+mod session;
 mod stream;
 mod stuck;
 mod sweeps;
@@ -55,6 +57,7 @@ use crate::telemetry::traces::for_caller;
 pub use connection_slots::ConnectionLimits;
 use problem::Problem;
 pub use server::serve;
+pub use wire::KeyView;
 
 pub type Shared = Arc<App>;
 
@@ -145,6 +148,8 @@ fn api_routes() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(quota::get))
         .routes(routes!(quota::set))
         .routes(routes!(quota::list))
+        .routes(routes!(keys::list))
+        .routes(routes!(session::get))
         .routes(routes!(orphans::get))
         .routes(routes!(maintenance::trigger))
         .routes(routes!(maintenance::status))
@@ -364,7 +369,7 @@ async fn discard_rest(mut body: Body) {
 
 fn body_limit_bytes(parts: &Parts, role: Role) -> usize {
     match parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str) {
-        BATCHES if role != Role::Worker => BATCH_BODY_BYTES_MAX,
+        BATCHES if matches!(role, Role::User | Role::Admin | Role::Operator) => BATCH_BODY_BYTES_MAX,
         COMPLETE_JOB if matches!(role, Role::Worker | Role::Operator) => OUTPUT_BYTES_MAX,
         _ => BODY_BYTES_MAX,
     }

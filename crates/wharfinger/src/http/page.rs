@@ -51,6 +51,7 @@ const ASSETS: &[Asset] = &[
     script!("file.js"),
     script!("files.js"),
     script!("icons.js"),
+    script!("keys.js"),
     script!("live.js"),
     script!("main.js"),
     script!("maintenance.js"),

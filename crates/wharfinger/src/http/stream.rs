@@ -62,6 +62,7 @@ pub(super) async fn get(
         app,
         caller: session.caller,
         expires_at: session.expires_at,
+        service_key: session.service_key,
         ticks: 0,
         sent: BTreeMap::new(),
         seen: None,
@@ -82,6 +83,8 @@ struct Watcher {
     app: Shared,
     caller: Caller,
     expires_at: UnixMs,
+    /// The id of the caller's service key.
+    service_key: Option<String>,
     scope: Scope,
     watch: Watch,
     ticks: u64,
@@ -111,6 +114,10 @@ impl Watcher {
                 self.end("the server is stopping");
             } else if app.core.clock.now() >= self.expires_at {
                 self.end("the token has expired");
+            } else if let Some(id) = &self.service_key
+                && !app.service_keys.is_valid(id).await
+            {
+                self.end("the service key was revoked");
             } else {
                 match app.core.draining.run_until_cancelled(self.collect(&app)).await {
                     Some(Ok(())) => drop(self.sent.remove("trouble")),

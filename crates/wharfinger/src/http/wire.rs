@@ -1,6 +1,7 @@
 //! JSON types of requests and answers: camelCase names, times as RFC 3339.
 
 mod cleanups;
+mod keys;
 mod notifications;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::quota::Quota;
 
 pub use cleanups::{CleanupStatusView, CleanupView, CleanupsView};
+pub use keys::{KeyView, KeysView};
 pub use notifications::{NotificationView, NotificationsView};
 
 use super::extract::page_limit;

@@ -13,12 +13,15 @@ const ROWS_PER_STEP: usize = 500;
 const BROKER_LINES_KEPT_MS: i64 = 86_400_000;
 /// Lines for an archive that no process reads are removed after this.
 const ARCHIVE_LINES_KEPT_MS: i64 = 30 * 86_400_000;
+/// How long a revoked or expired service key stays in the list.
+const ENDED_KEYS_KEPT_MS: i64 = 90 * 86_400_000;
 
 /// A kind of rows, and the time before which they are too old.
 #[derive(Clone, Copy)]
 enum Expired {
     Deletions(UnixMs),
     QueueTenants,
+    ServiceKeys(UnixMs),
     /// Lines of the outbox. They are never sent if they are removed here.
     Lines(Destination, UnixMs),
     ZeroCounters,
@@ -29,6 +32,7 @@ impl Expired {
         match self {
             Expired::Deletions(_) => "deletion_log",
             Expired::QueueTenants => "queue_tenants",
+            Expired::ServiceKeys(_) => "service_keys",
             Expired::Lines(..) => "outbox",
             Expired::ZeroCounters => "file_counts",
         }
@@ -39,6 +43,7 @@ impl Expired {
         match self {
             Expired::Deletions(before) => catalog.purge_deletion_log(before, ROWS_PER_STEP).await,
             Expired::QueueTenants => catalog.purge_queue_tenants(ROWS_PER_STEP).await,
+            Expired::ServiceKeys(before) => catalog.purge_service_keys(before, ROWS_PER_STEP).await,
             Expired::Lines(destination, before) => {
                 catalog.purge_old_lines(destination, before, ROWS_PER_STEP).await
             }
@@ -80,6 +85,7 @@ pub(super) async fn remove_expired(core: &Core, lease: &SweepLease) {
     let before = |kept_ms: i64| core.clock.now().saturating_sub(kept_ms);
     Expired::Deletions(before(core.settings.sweeps.deletion_log_ms)).remove(core, lease).await;
     Expired::QueueTenants.remove(core, lease).await;
+    Expired::ServiceKeys(before(ENDED_KEYS_KEPT_MS)).remove(core, lease).await;
     Expired::Lines(Destination::Broker, before(BROKER_LINES_KEPT_MS)).remove(core, lease).await;
     let dropped =
         Expired::Lines(Destination::Archive, before(ARCHIVE_LINES_KEPT_MS)).remove(core, lease).await;

@@ -39,6 +39,7 @@ const REAPER_BATCH_WAIT: Duration = Duration::from_millis(50);
 const ARCHIVE_BATCH_WAIT: Duration = Duration::from_millis(100);
 const METRICS_PAUSE: Duration = Duration::from_secs(5);
 const ISSUER_PAUSE_MS: i64 = 5 * 60_000;
+const SERVICE_KEYS_PAUSE_MS: i64 = 15_000;
 const COUNTER_PAUSE_MS: i64 = 3_600_000;
 const VECTOR_COPIES_PAUSE_MS: i64 = 15 * 60_000;
 
@@ -305,6 +306,18 @@ pub(super) async fn issuer_keys(app: Arc<App>, stop: CancellationToken) {
     while !stop.is_cancelled() {
         app.tokens.refresh(app.core.clock.now()).await;
         stop.run_until_cancelled(pause(&app, ISSUER_PAUSE_MS)).await;
+    }
+}
+
+/// Reads the service keys again, so that revoked ones stop working, and writes when they were last used.
+pub(super) async fn service_keys(app: Arc<App>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        app.service_keys.refresh().await;
+        stop.run_until_cancelled(pause(&app, SERVICE_KEYS_PAUSE_MS)).await;
+        // Also at the end: a process may live shorter than a pause.
+        if let Err(error) = app.service_keys.record_uses().await {
+            tracing::warn!(error = %error, "cannot write when service keys were last used");
+        }
     }
 }
 

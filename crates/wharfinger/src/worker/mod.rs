@@ -37,6 +37,7 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
         sweeps::run_unleased(uploads, sweep, &SweepLease::unleased(core)).await?;
     }
     quota::refunds::relay(&app.quota).await?;
+    app.service_keys.record_uses().await?;
     notify::relay(&app.notifier, &stop).await?;
     if let Some(ingest) = app.ingest.get() {
         ingest::archive::relay(core, ingest, &stop).await?;

@@ -19,7 +19,7 @@ use crate::sweeps::Sweep;
 type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
 
 /// Each loop with the roles that run it.
-const LOOPS: [(&str, &[ProcessRole], Loop); 19] = [
+const LOOPS: [(&str, &[ProcessRole], Loop); 20] = [
     ("delayed checks", &[Worker], |app, stop| Box::pin(loops::delayed_checks(app, stop))),
     ("pipeline", &[Worker], |app, stop| Box::pin(pipeline::run::work(app.pipeline.clone(), stop))),
     ("vector copies", &[Worker], |app, stop| Box::pin(loops::vector_copies(app, stop))),
@@ -39,6 +39,8 @@ const LOOPS: [(&str, &[ProcessRole], Loop); 19] = [
     ("clock", &ProcessRole::ALL, |app, stop| Box::pin(loops::follow_clock(app, stop))),
     ("store mark", &[Worker, Sweeper], |app, stop| Box::pin(loops::store_mark(app, stop))),
     ("metrics", &ProcessRole::ALL, |app, stop| Box::pin(loops::metrics_upkeep(app, stop))),
+    // In all roles: each serves /metrics.
+    ("service keys", &ProcessRole::ALL, |app, stop| Box::pin(loops::service_keys(app, stop))),
     ("issuer keys", &[Api, Ingest], |app, stop| Box::pin(loops::issuer_keys(app, stop))),
 ];
 

@@ -3,7 +3,7 @@
 import { check, put, waitForStatus, same, scenario, tokens, until } from "./scenario.mjs";
 
 const PAGES = ["#/", "#/files", "#/upload", "#/recovery", "#/maintenance", "#/sweeps", "#/notifications"];
-const OPERATORS = /\/maintenance\/(sweeps|spool)|\/api\/v2\/tenants/;
+const OPERATORS = /\/maintenance\/(sweeps|spool)|\/api\/v2\/(tenants|keys)/;
 const ADMINS = /\/maintenance\/cleanup/;
 
 await scenario(async ({ open }) => {

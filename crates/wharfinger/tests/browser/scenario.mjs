@@ -77,6 +77,11 @@ export function mint(tenant, user, role, lifetime) {
   return execFileSync(PROGRAM, command, { cwd: PLACE, env: {}, encoding: "utf8" }).trim();
 }
 
+/** A service key. */
+export function createKey(...options) {
+  return execFileSync(PROGRAM, ["key", "create", ...options], { cwd: PLACE, env: {}, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] }).trim();
+}
+
 /** Starts the example worker of the docs as a process. `patch` is Python code that changes it first. */
 export function worker(stages, patch = "", isUntilIdle = false) {
   const code = `import sys\nsys.path.insert(0, ${JSON.stringify(WORKER.replace(/\/[^/]*$/, ""))})\nimport time, worker\n${patch}\nworker.main()`;

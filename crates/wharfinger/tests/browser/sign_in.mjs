@@ -1,6 +1,6 @@
 // Sign-in and sign-out: with the form, with a link, with wrong tokens, and with a token that expires.
 
-import { base, check, mint, same, scenario, tokens } from "./scenario.mjs";
+import { base, check, createKey, mint, same, scenario, tokens } from "./scenario.mjs";
 
 await scenario(async ({ open }) => {
   const window = await open();
@@ -34,6 +34,27 @@ await scenario(async ({ open }) => {
   await page.locator("#token").waitFor();
   same(await page.evaluate(() => [sessionStorage.length, document.cookie, Object.keys(localStorage)]), [0, "", []], "what is stored after the sign-out");
   await page.reload();
+  await page.locator("#token").waitFor();
+
+  // A service key signs in too, but not one of a narrow role.
+  window.allow(/^403 .*\/api\/v2\/session/, /console: Failed to load resource.*403/);
+  await page.fill("#token", createKey("--role", "ingest", "--tenant", "acme"));
+  await page.keyboard.press("Enter");
+  await error.filter({ hasText: "can only send events" }).waitFor();
+  await page.fill("#token", createKey("--role", "operator", "--name", "the page"));
+  await page.keyboard.press("Enter");
+  await page.locator("#health").waitFor();
+  check((await page.locator("#user").innerText()).includes("default · operator"), "the tenant and the role of the key");
+  check((await page.locator("header .expiry").innerText()).includes("without expiry"), "the key does not expire");
+  await page.reload();
+  await page.locator("#health").waitFor();
+  await window.go("#/maintenance");
+  const row = page.locator('[data-key="keys"] tbody tr', { hasText: "the page" });
+  await row.filter({ hasText: "valid" }).filter({ hasText: "never" }).waitFor();
+  same(await page.locator('[data-key="keys"] tbody tr').count(), 2, "keys in the list");
+  await window.checkAccessibility("the list of keys");
+  await window.go("#/");
+  await page.click("#sign-out");
   await page.locator("#token").waitFor();
 
   // A link with a token asks first.

@@ -2,6 +2,7 @@
 //! crashes before or after it. Then a new or another server runs the sweeps, and `oracle` checks that the state is
 //! correct.
 
+mod keys;
 mod pipeline;
 
 use std::collections::BTreeSet;
@@ -53,6 +54,8 @@ enum Op {
     Recover,
     /// The same by a manual retry.
     Retry,
+    /// A service key is created, used, and its use is written.
+    UseKey,
 }
 
 /// The state before the fault.
@@ -92,7 +95,7 @@ impl Op {
     /// Brings a file to the state in which the operation applies.
     async fn prepare(self, env: &TestEnv, server: &TestApp) -> Option<Setup> {
         let me = server.me();
-        if matches!(self, Op::Init | Op::InitWithKey | Op::OpenBatch) {
+        if matches!(self, Op::Init | Op::InitWithKey | Op::OpenBatch | Op::UseKey) {
             return None;
         }
         if matches!(self, Op::CompleteBatch | Op::CancelBatch | Op::ExpireBatch) {
@@ -145,6 +148,7 @@ impl Op {
         match (self, setup) {
             (Op::Init, _) => Some(me.init("cargo", BYTES.len() as u64).await),
             (Op::InitWithKey, _) => Some(init_with_key(server, key).await),
+            (Op::UseKey, _) => Some(keys::use_new_key(server, key).await),
             (Op::Put, Some(setup)) => {
                 let grant = on_this_server(&setup.grant, server);
                 Some(server.put_bytes(&grant, BYTES).await)
@@ -309,6 +313,7 @@ async fn check_acknowledged(
                 assert_eq!(answer.body["fileId"], first["fileId"]);
             }
         }
+        (Op::UseKey, _) => keys::still_works(server, key, acknowledged).await,
         (Op::OpenBatch, _) => {
             let first = open_batch(server, key).await.expect(201);
             let second = open_batch(server, key).await.expect(201);
@@ -541,6 +546,7 @@ every_operation! {
     complete_batch: CompleteBatch,
     cancel_batch: CancelBatch,
     expire_batch: ExpireBatch,
+    use_key: UseKey,
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 // Calls the API with the user's token. Errors come back with a text for people.
 
-import { current, signOut } from "./session.js";
+import { current, readToken, signOut } from "./session.js";
 
 const PAUSE_MS_MAX = 30_000;
 
@@ -70,14 +70,28 @@ export async function request(method, path, { body, headers = {}, signal, isPubl
   setClock(response);
   if (response.ok) return response;
   const error = new ApiError(response.status, await problemOf(response), retryAfterMs(response));
-  if (response.status === 401 && session && current() === session) expire(error.message);
+  if (response.status === 401 && session && !isPublic && current() === session) expire(error.message);
   throw error;
 }
 
+const rejected = (why) => (/has expired/.test(why) ? "Your token has expired. Sign in with a new one." : `The server rejected your token: ${why.replace(/\.$/, "")}.`);
+
 export function expire(why) {
   const isExpired = (current()?.expiresAt ?? 0) <= now();
-  signOut(isExpired ? "Your token has expired. Sign in with a new one." : `The server rejected your token: ${why.replace(/\.$/, "")}.`);
+  signOut(rejected(isExpired ? "it has expired" : why));
   signedOut();
+}
+
+/** Asks the server whose token this is; throws an error for people if it is nobody's. */
+export async function identify(given) {
+  const token = readToken(given);
+  try {
+    const response = await request("GET", "/api/v2/session", { headers: { authorization: `Bearer ${token}` }, isPublic: true });
+    const { tenant, user, role, expiresAt } = await response.json();
+    return { token, tenant, user, role, expiresAt: expiresAt === null ? Infinity : Date.parse(expiresAt) };
+  } catch (error) {
+    throw error.status === 401 ? new Error(rejected(error.message)) : error;
+  }
 }
 
 export async function call(method, path, options) {

@@ -1,7 +1,7 @@
 // The frame of the page: header, navigation, sign-in and sign-out, and drawing again after a change.
 
 import { confirm } from "./action_button.js";
-import { expire, now, onSignOut } from "./api.js";
+import { expire, identify, now, onSignOut } from "./api.js";
 import { h, show } from "./dom.js";
 import { filePage } from "./file.js";
 import { files } from "./files.js";
@@ -12,7 +12,7 @@ import { notifications } from "./notifications.js";
 import { overview } from "./overview.js";
 import { problems } from "./problems.js";
 import { recovery } from "./recovery.js";
-import { current, isOperator, parseToken, restoreSession, signIn, signOut, takeTokenFromUrl } from "./session.js";
+import { current, isOperator, restoreSession, signIn, signOut, takeTokenFromUrl } from "./session.js";
 import { signInPage } from "./signin.js";
 import { sweeps } from "./sweeps.js";
 import { applyTheme, themeSwitch } from "./theme.js";
@@ -98,7 +98,7 @@ function header() {
       tenantPicker(),
       h("div", { class: "user" },
         h("span", { id: "user" }, h("strong", {}, user), h("span", { class: "muted" }, `${tenant} · ${role}`)),
-        h("span", { class: "muted expiry" }, "token expires ", time(new Date(expiresAt).toISOString()))),
+        h("span", { class: "muted expiry" }, ...(expiresAt === Infinity ? ["key without expiry"] : ["token expires ", time(new Date(expiresAt).toISOString())]))),
       themeSwitch(),
       h("button", { type: "button", class: "quiet", id: "sign-out", onclick: leave }, "Sign out")),
     links());
@@ -145,10 +145,11 @@ function closePage() {
 
 /** Asks before it signs in with a token from the URL: the link may come from an attacker, who would then get the uploads. */
 async function offerToken(token) {
-  const before = current();
   try {
-    const next = parseToken(token);
+    const next = await identify(token);
+    const before = current();
     if (next.token === before?.token) return;
+    // Only now: the field of the form must not take the focus before the dialog does.
     if (!before) drawNow();
     const isSame = before && ["user", "tenant", "role"].every((part) => before[part] === next[part]);
     const text = [`The link that you opened has a token for ${next.user} (${next.tenant} · ${next.role}).`];
@@ -167,7 +168,7 @@ async function offerToken(token) {
       signOut();
       closePage();
     }
-    signIn(token);
+    signIn(next);
     openPage();
   } catch (error) {
     if (current()) return toast("bad", "Cannot sign in with the token in the link.", error.message);

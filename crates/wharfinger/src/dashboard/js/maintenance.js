@@ -3,7 +3,8 @@
 import { runNow, setLimit, triggerCleanup } from "./actions.js";
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
-import { live } from "./live.js";
+import { keysSection } from "./keys.js";
+import { live, refetch } from "./live.js";
 import { isAdmin, isOperator } from "./session.js";
 import { loading, meter, placeholder, section, table } from "./tables.js";
 import { bytes, duration, number, plural, share, sweepMeaning, time } from "./words.js";
@@ -97,8 +98,9 @@ export function backendsSection() {
 
 export const maintenance = {
   title: "Maintenance",
+  enter: () => isOperator() && refetch.keys(),
   render: () => [
     h("h1", {}, "Maintenance"),
-    h("div", { class: "columns" }, quotaSection(), orphansSection(), isOperator() && spoolSection(), backendsSection(), isAdmin() && cleanupsSection()),
+    h("div", { class: "columns" }, quotaSection(), orphansSection(), isOperator() && spoolSection(), backendsSection(), isAdmin() && cleanupsSection(), isOperator() && keysSection()),
   ],
 };

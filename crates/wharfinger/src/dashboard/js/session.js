@@ -5,24 +5,12 @@ const KEY = "wharfinger.token";
 let session = null;
 let reason = "";
 
-/** Reads the claims of a token; throws if it has none. The server checks the expiry: the clock of this device may be
- *  wrong. */
-export function parseToken(given) {
+/** The token in a text that a person gave; throws if it is none. The server reads its claims: they can have any name, and a
+ *  service key has none. */
+export function readToken(given) {
   const token = given.trim().replace(/^Bearer\s+/i, "");
-  const parts = token.split(".");
-  if (parts.length !== 3) throw new Error("This is not a token: a token has three parts with dots between them.");
-  let claims;
-  try {
-    const base64 = parts[1].replaceAll("-", "+").replaceAll("_", "/");
-    const raw = Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
-    claims = JSON.parse(new TextDecoder().decode(raw));
-  } catch {
-    throw new Error("The token cannot be read. Copy all of it and try again.");
-  }
-  const { sub, tenant, role = "user", exp } = claims;
-  if (!sub || !tenant || !exp) throw new Error("The token has no sub, tenant or exp claim. Use a token of this server.");
-  if (role === "worker") throw new Error("This token is for a worker. Use a token with the role user, admin or operator.");
-  return { token, user: sub, tenant, role, expiresAt: exp * 1000 };
+  if (!token.startsWith("whf_") && token.split(".").length !== 3) throw new Error("This is not a token: a token has three parts with dots between them, or begins with whf_.");
+  return token;
 }
 
 /** A browser may forbid storage: the session then ends with the page. */
@@ -40,10 +28,11 @@ export const isOperator = () => session?.role === "operator";
 /** An operator may do what an admin may. */
 export const isAdmin = () => isOperator() || session?.role === "admin";
 
-export function signIn(token) {
-  session = parseToken(token);
+/** `caller`: { token, tenant, user, role, expiresAt } as `identify` returns it. */
+export function signIn(caller) {
+  session = caller;
   reason = "";
-  withStorage((storage) => storage.setItem(KEY, session.token));
+  withStorage((storage) => storage.setItem(KEY, JSON.stringify(caller)));
 }
 
 export function signOut(why = "") {
@@ -66,13 +55,15 @@ export function takeTokenFromUrl() {
 
 /** Signs in again after a reload of the page. */
 export function restoreSession() {
-  const token = withStorage((storage) => storage.getItem(KEY));
-  if (!token) return false;
+  const stored = withStorage((storage) => storage.getItem(KEY));
+  if (!stored) return false;
   try {
-    signIn(token);
+    const caller = JSON.parse(stored);
+    // JSON has no Infinity: a key that does not expire is stored with null.
+    signIn({ ...caller, expiresAt: caller.expiresAt ?? Infinity });
     return true;
-  } catch (error) {
-    signOut(error.message);
+  } catch {
+    signOut();
     return false;
   }
 }

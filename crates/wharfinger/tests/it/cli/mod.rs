@@ -3,6 +3,7 @@
 mod database;
 mod doctor;
 mod doctor_stores;
+mod key;
 pub mod program;
 mod put;
 mod put_again;

@@ -8,6 +8,8 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::test_app::TestEnv;
+
 /// A working folder without any settings.
 pub struct Place(TempDir);
 
@@ -189,4 +191,11 @@ impl Drop for Served {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The program on the database of an env, beside its servers.
+pub fn run_on(env: &TestEnv, arguments: &[&str]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wharfinger"));
+    command.args(arguments).current_dir(env.folder()).env_clear().envs(env.environment());
+    command.stdin(Stdio::null()).output().expect("the program runs").into()
 }

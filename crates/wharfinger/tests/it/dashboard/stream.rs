@@ -7,6 +7,7 @@ use reqwest::{Method, Response};
 use serde_json::Value;
 use wharfinger::core::Role;
 
+use crate::cli::program::run_on;
 use crate::test_app::{Client, Database, TestEnv, caller, on_each_database};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -133,6 +134,21 @@ async fn a_stream_ends_when_its_token_expires(database: Database) {
     stream.next_named("dashboard").await;
     env.advance(60_000);
     assert_eq!(stream.next_named("bye").await["reason"], "the token has expired");
+    assert_eq!(stream.next().await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_when_its_service_key_is_revoked() {
+    let env = TestEnv::new(Database::Sqlite);
+    let server = env.start().await;
+    let run = |arguments: &[&str]| tokio::task::block_in_place(|| run_on(&env, arguments)).expect(0);
+    let token = run(&["key", "create", "--role", "operator"]).stdout.trim().to_owned();
+    let client = Client { server: &server, token };
+    let mut stream = EventStream::open(&client, "").await;
+    stream.next_named("dashboard").await;
+    run(&["key", "revoke", &client.token]);
+    env.advance(60_000);
+    assert_eq!(stream.next_named("bye").await["reason"], "the service key was revoked");
     assert_eq!(stream.next().await, None);
 }
 

@@ -92,7 +92,7 @@ async fn with_an_issuer_no_secret_is_generated() {
     let env = env.without("WHARFINGER_JWT_SECRET");
     let server = env.start().await;
     get_quota_with(&server, &RSA.token(Some("r"), &claims())).await.expect(200);
-    assert!(server.app.tokens.mint(&caller("t", "u", Role::User), i64::MAX / 2).is_none());
+    assert!(server.app.tokens.mint(&caller("t", "u", Role::User), i64::MAX / 2).is_err());
     let key_file = env.data_dir().join("secrets/jwt.key");
     assert!(!key_file.exists(), "{} was created", key_file.display());
     drop(folder);

@@ -2,6 +2,7 @@
 
 mod auth;
 mod bad_input;
+mod claims;
 pub mod connections;
 mod cors;
 mod generated;
@@ -14,7 +15,8 @@ mod logs;
 mod openapi;
 mod routes;
 mod search;
-mod signing_keys;
+mod service_keys;
+pub mod signing_keys;
 mod traces;
 
 use serde_json::{Value, json};

@@ -83,6 +83,8 @@ async fn every_call_of_the_contract_is_described() {
         "POST /files/{id}/confirm",
         "DELETE /api/v1/documents/{id}",
         "GET /metrics",
+        "GET /api/v2/keys",
+        "GET /api/v2/session",
         "GET /healthz",
         "GET /readyz",
     ] {

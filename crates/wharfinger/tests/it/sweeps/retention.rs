@@ -8,7 +8,8 @@ use crate::batches::{open, path};
 use crate::test_app::{Database, METRICS, TestEnv, on_each_database};
 
 /// All tests of this process share the counters, which only increase.
-const COUNTERS: [&str; 7] = [
+const COUNTERS: [&str; 8] = [
+    "wharfinger_rows_expired_total{table=\"service_keys\"}",
     "wharfinger_rows_expired_total{table=\"deletion_log\"}",
     "wharfinger_rows_expired_total{table=\"queue_tenants\"}",
     "wharfinger_rows_expired_total{table=\"file_counts\"}",
@@ -51,6 +52,13 @@ async fn expired_rows_are_deleted_and_counted(database: Database) {
     ] {
         env.execute(line).await;
     }
+    // Two keys that ended long ago, one that ended lately, and a valid one.
+    env.execute(
+        "INSERT INTO service_keys (id, hash, role, created_at, expires_at, revoked_at) VALUES \
+         ('revoked', 'x', 'metrics', 1, NULL, 2), ('expired', 'x', 'metrics', 1, 2, NULL), \
+         ('recent', 'x', 'metrics', 1, NULL, 1750000000000), ('valid', 'x', 'metrics', 1, NULL, NULL)",
+    )
+    .await;
     let expired = [
         "SELECT COUNT(*) FROM deletion_log",
         "SELECT COUNT(*) FROM file_counts WHERE files = 0",
@@ -72,6 +80,7 @@ async fn expired_rows_are_deleted_and_counted(database: Database) {
     for rows in expired.into_iter().chain(expired_earlier) {
         assert_eq!(env.scalar(rows).await, 0, "{rows}");
     }
+    assert_eq!(env.texts("SELECT id FROM service_keys ORDER BY id").await, ["recent", "valid"]);
     let _guard = METRICS.lock().await;
     let metrics = server.metrics().await;
     for counter in COUNTERS {
