@@ -163,30 +163,6 @@ async fn what_is_infected_is_out_of_reach(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn what_has_no_text_fails_at_once_and_says_why(database: Database) {
-    let env = TestEnv::with_stages(database, ALL, &[]);
-    let server = env.start().await;
-    let me = server.me();
-    let mut picture = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
-    picture.extend((0..2_000u32).flat_map(u32::to_le_bytes));
-    let file = me.enqueue("report.pdf", &picture).await;
-    server.settle().await;
-    let failed = me.file(&file).await;
-    assert_eq!(failed["status"], "failed", "{failed}");
-    let why = failed["error"].as_str().expect("a reason");
-    assert!(why.starts_with("not supported") && why.contains("PNG"), "{why}");
-    let told = told(&me).await;
-    assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("file-failed")));
-    assert_eq!(told[0]["data"]["reason"], why);
-    let letters = me.get("/api/v2/dlq").await.expect(200);
-    assert_eq!(letters["jobs"][0]["fileId"], file.as_str());
-    assert_eq!(
-        (&letters["jobs"][0]["stage"], &letters["jobs"][0]["attempts"]),
-        (&json!("extract"), &json!(1))
-    );
-    oracle::catalog_is_sound(&server).await;
-}
-
 async fn a_file_that_is_deleted_meanwhile_is_worked_on_no_more(database: Database) {
     let env = TestEnv::with_stages(database, ALL, &[]);
     let server = env.start().await;
@@ -253,7 +229,6 @@ on_each_database! {
     a_file_that_is_too_large_for_the_disk_waits_alone,
     a_text_becomes_ready_with_chunks_and_vectors,
     what_is_infected_is_out_of_reach,
-    what_has_no_text_fails_at_once_and_says_why,
     a_file_that_is_deleted_meanwhile_is_worked_on_no_more,
     bytes_that_were_changed_are_not_worked_on,
     a_file_keeps_the_stages_it_was_confirmed_under,

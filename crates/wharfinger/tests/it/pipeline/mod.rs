@@ -1,5 +1,6 @@
 //! Confirmed files on their way through the stages.
 
+mod any_file;
 mod clamd;
 pub mod dead_letters;
 mod derived;
