@@ -76,6 +76,7 @@ async fn registered(catalog: &Catalog) -> Vec<file::File> {
         content_type: None,
         checksum_sha256: None,
         metadata: None,
+        stages: None,
     };
     let make = |n: usize| {
         let id = FileId(fresh_id(NOW));

@@ -77,7 +77,7 @@ def extract(job):
     try:
         return {"text": b"".join(download(job)).decode("utf-8")}
     except UnicodeDecodeError:
-        raise Unusable("not supported: not a text in UTF-8") from None
+        return {"text": None}  # This type has no text. The server decides what that means (EXTRACT_UNSUPPORTED).
 
 
 def chunk(job):

@@ -10,6 +10,7 @@ use wharfinger_lifecycle::batch::{Batch, BatchError};
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::{BatchId, JobId, TenantId, UserId};
 use wharfinger_lifecycle::quota::{QuotaExceeded, percent_of};
+use wharfinger_lifecycle::stage::show_list;
 
 use crate::database::sql::{Tx, args, signed, tuples};
 use crate::database::writer::{TxOutcome, Write};
@@ -358,13 +359,14 @@ async fn insert_files(tx: &mut Tx<'_>, files: &[&NewFile]) -> Result<(), Catalog
             file.created_at,
             file.updated_at,
             file.part_size.map(signed),
+            file.stages.as_deref().map(show_list),
         ]);
     }
     let sql = format!(
         "INSERT INTO files (id, tenant_id, user_id, batch_id, file_name, size, content_type, \
          checksum_sha256, metadata, blob_path, pipeline_status, version, charged_bytes, retry_count, \
-         url_dead_at, next_check_at, created_at, updated_at, part_size) VALUES {}",
-        tuples(1, files.len(), 19)
+         url_dead_at, next_check_at, created_at, updated_at, part_size, stages) VALUES {}",
+        tuples(1, files.len(), 20)
     );
     tx.run_built(sql, args).await?;
     Ok(())

@@ -165,6 +165,7 @@ mod tests {
             content_type: None,
             checksum_sha256: None,
             metadata: None,
+            stages: None,
         };
         let id = "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("a fixed id");
         let file = register(id, batch.tenant.clone(), batch.user.clone(), request, &POLICY, now);

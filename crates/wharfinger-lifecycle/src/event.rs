@@ -25,6 +25,8 @@ pub enum Event {
     Quarantined,
     /// A person requested that a failed file is processed again.
     Redriven,
+    /// The same request, but no stage of the file is configured any more.
+    NothingLeft,
     /// The owner or an admin deleted it.
     Deleted,
     /// Not confirmed in time, or its batch was cancelled.
@@ -34,7 +36,7 @@ pub enum Event {
 }
 
 impl Event {
-    pub const ALL: [Event; 16] = [
+    pub const ALL: [Event; 17] = [
         Event::Confirmed,
         Event::Enqueued,
         Event::Started(Stage::Scan),
@@ -48,6 +50,7 @@ impl Event {
         Event::Failed,
         Event::Quarantined,
         Event::Redriven,
+        Event::NothingLeft,
         Event::Deleted,
         Event::Reclaimed,
         Event::Expired,
@@ -67,6 +70,7 @@ impl fmt::Display for Event {
             Event::Failed => f.write_str("failed"),
             Event::Quarantined => f.write_str("quarantined"),
             Event::Redriven => f.write_str("redriven"),
+            Event::NothingLeft => f.write_str("nothing left"),
             Event::Deleted => f.write_str("deleted"),
             Event::Reclaimed => f.write_str("reclaimed"),
             Event::Expired => f.write_str("expired"),

@@ -10,7 +10,9 @@ use crate::limits::stored_reason;
 use crate::parts::PartLayout;
 use crate::processing::PipelinePlan;
 use crate::stage::Stage;
+use crate::stage_choice;
 use crate::state::Status;
+use crate::text_status::TextStatus;
 use crate::transition::TransitionError;
 
 /// Why a file was deleted. A file that its owner deleted answers 404, a reclaimed file answers 410.
@@ -55,10 +57,13 @@ pub struct File {
     pub charged_bytes: u64,
     pub retry_count: u32,
     pub error: Option<String>,
-    /// The stages of the pipeline at the time of the confirm.
-    pub stages: Vec<Stage>,
+    /// Before the confirm, the stages that the uploader chose. `None`: it chose none, so the confirm takes those that are
+    /// configured then. After the confirm, the stages of the file.
+    pub stages: Option<Vec<Stage>>,
     /// The current stage, or the next one if the file is queued.
     pub stage: Option<Stage>,
+    /// `None` until the extract stage has finished.
+    pub text_status: Option<TextStatus>,
     pub pin: Option<Pin>,
     pub ended: Option<EndReason>,
     /// All upload URLs of the file have expired at this time.
@@ -96,6 +101,10 @@ pub struct UploadPolicy {
 }
 
 impl File {
+    pub fn stages(&self) -> &[Stage] {
+        self.stages.as_deref().unwrap_or_default()
+    }
+
     /// The parts of a multipart upload. `None`: a single PUT.
     pub fn part_layout(&self) -> Option<PartLayout> {
         self.part_size.map(|part_size| PartLayout { size: self.size, part_size })
@@ -129,6 +138,8 @@ pub struct UploadRequest {
     pub content_type: Option<String>,
     pub checksum_sha256: Option<String>,
     pub metadata: Option<String>,
+    /// Checked by [`stage_choice::choose`].
+    pub stages: Option<Vec<Stage>>,
 }
 
 pub fn register(
@@ -157,8 +168,9 @@ pub fn register(
         charged_bytes: request.size.max(policy.charge_bytes_min),
         retry_count: 0,
         error: None,
-        stages: Vec::new(),
+        stages: request.stages,
         stage: None,
+        text_status: None,
         pin: None,
         ended: None,
         url_dead_at: now.saturating_add(policy.window_ms),
@@ -207,14 +219,16 @@ pub fn confirm(
     change.after.pin = Some(pin);
     change.after.checksum_sha256 = file.checksum_sha256.clone().or(checksum_sha256);
     change.after.confirmed_at = Some(now);
-    change.after.stages = plan.stages.clone();
+    let stages = stage_choice::at_confirm(file.stages.as_deref(), &plan.stages);
+    let first = stages.first().copied();
+    change.after.stages = Some(stages);
     change.job = JobEffect::RemoveAll;
-    match plan.stages.first() {
+    match first {
         Some(first) => {
             change.apply(Event::Enqueued, format!("{} queued", first.as_str()))?;
-            change.after.stage = Some(*first);
+            change.after.stage = Some(first);
             change.after.next_check_at = Some(plan.stuck_at(now));
-            change.job = JobEffect::ReplaceAll(NewStageJob::new(*first, now));
+            change.job = JobEffect::ReplaceAll(NewStageJob::new(first, now));
         }
         None => {
             change.apply(Event::Completed, "no stages")?;
@@ -390,6 +404,7 @@ mod tests {
             content_type: None,
             checksum_sha256: None,
             metadata: None,
+            stages: None,
         };
         register(
             "018f4e6e-7f3a-7000-8000-000000000001".parse().expect("a fixed id"),

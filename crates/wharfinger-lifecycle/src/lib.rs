@@ -20,8 +20,10 @@ pub mod recovery;
 pub mod retention;
 pub mod retry;
 pub mod stage;
+pub mod stage_choice;
 pub mod stage_end;
 pub mod state;
+pub mod text_status;
 pub mod transition;
 
 /// Milliseconds since 1970-01-01 UTC. The catalog stores every time in this unit.

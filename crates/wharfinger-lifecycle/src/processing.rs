@@ -3,17 +3,20 @@
 
 use crate::UnixMs;
 use crate::event::Event;
-use crate::file::{Change, File, FileNotification, JobEffect};
+use crate::file::{Change, File, FileNotification, JobEffect, NewStageJob};
 use crate::id::JobId;
 use crate::limits::stored_reason;
 use crate::retention::{FailureRetention, RetentionStep};
-use crate::stage::Stage;
+use crate::stage::{Stage, show_list};
+use crate::stage_choice;
+use crate::text_status::{TextStatus, UnsupportedRule};
 use crate::transition::TransitionError;
 
 /// The stages of confirmed files, and when a file counts as stuck or is deleted after a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelinePlan {
     pub stages: Vec<Stage>,
+    pub unsupported: UnsupportedRule,
     /// A file without progress for this long is stuck.
     pub stuck_after_ms: i64,
     /// How often a stuck file is recovered automatically.
@@ -26,6 +29,7 @@ impl PipelinePlan {
     pub fn without_stages() -> PipelinePlan {
         PipelinePlan {
             stages: Vec::new(),
+            unsupported: UnsupportedRule::Ready,
             stuck_after_ms: 1_800_000,
             stuck_retries_max: 3,
             failures: FailureRetention { keep_ms: 30 * 86_400_000, warning_ms: 7 * 86_400_000 },
@@ -82,25 +86,66 @@ pub fn start(file: &File, stage: Stage, plan: &PipelinePlan, now: UnixMs) -> Res
 
 /// The stage succeeded: the next stage is queued, or the file is ready.
 pub fn finish(file: &File, plan: &PipelinePlan, now: UnixMs) -> Result<Change, TransitionError> {
+    advance(file, file.text_status, "", plan, now)
+}
+
+/// The extract stage found text.
+pub fn finish_with_text(file: &File, plan: &PipelinePlan, now: UnixMs) -> Result<Change, TransitionError> {
+    advance(file, Some(TextStatus::Extracted), "", plan, now)
+}
+
+/// The extract stage found no text: the stages that need text are skipped in this one step. `why` is for the history.
+pub fn finish_without_text(
+    file: &File,
+    why: &str,
+    plan: &PipelinePlan,
+    now: UnixMs,
+) -> Result<Change, TransitionError> {
+    advance(file, Some(TextStatus::None), &format!(": {why}"), plan, now)
+}
+
+fn advance(
+    file: &File,
+    text: Option<TextStatus>,
+    why: &str,
+    plan: &PipelinePlan,
+    now: UnixMs,
+) -> Result<Change, TransitionError> {
     let mut change = Change::new(file, now);
     let done = file.stage.map_or("processing", Stage::as_str);
-    let place = file.stages.iter().position(|stage| Some(*stage) == file.stage);
-    let next = place.and_then(|place| file.stages.get(place + 1)).copied();
+    let place = file.stages().iter().position(|stage| Some(*stage) == file.stage);
+    let rest = place.map_or(&[][..], |place| &file.stages()[place + 1..]);
+    let next = stage_choice::next_stage(rest, text);
+    let skipped: Vec<Stage> =
+        rest.iter().copied().filter(|stage| stage_choice::is_skipped(*stage, text)).collect();
+    let skipped = match (text == file.text_status, skipped.is_empty()) {
+        (false, false) => format!("; skipped: {}", show_list(&skipped)),
+        // The history already has it.
+        _ => String::new(),
+    };
     change.after.stage = next;
+    change.after.text_status = text;
     change.after.error = None;
     match next {
         Some(stage) => {
-            change.apply(Event::Finished, format!("{done} finished, {} queued", stage.as_str()))?;
+            change.apply(
+                Event::Finished,
+                format!("{done} finished{why}{skipped}, {} queued", stage.as_str()),
+            )?;
             change.after.next_check_at = Some(plan.stuck_at(now));
         }
         None => {
-            change.apply(Event::Completed, format!("{done} finished"))?;
-            change.after.ready_at = Some(now);
-            change.after.next_check_at = None;
-            change.notification = Some(FileNotification::Ready);
+            change.apply(Event::Completed, format!("{done} finished{why}{skipped}"))?;
+            make_ready(&mut change, now);
         }
     }
     Ok(change)
+}
+
+fn make_ready(change: &mut Change, now: UnixMs) {
+    change.after.ready_at = Some(now);
+    change.after.next_check_at = None;
+    change.notification = Some(FileNotification::Ready);
 }
 
 /// An attempt failed, and another attempt follows.
@@ -161,11 +206,12 @@ pub fn recover_or_give_up(
 /// edited by hand: it resumes at the stage of its status, or at the first stage.
 fn stopped_at(file: &File, plan: &PipelinePlan) -> Stage {
     let of_status = || Stage::ALL.into_iter().find(|stage| stage.status() == file.status);
-    let first = || file.stages.first().or(plan.stages.first()).copied();
+    let first = || file.stages().first().or(plan.stages.first()).copied();
     file.stage.or_else(of_status).or_else(first).unwrap_or(Stage::ALL[0])
 }
 
-/// A person requests that a failed file is processed again, from the stage that failed.
+/// A person requests that a failed file is processed again, from the stage that failed, by those of its stages that are
+/// still configured. Without any, it is ready.
 pub fn redrive(
     file: &File,
     dead_job: JobId,
@@ -173,14 +219,40 @@ pub fn redrive(
     now: UnixMs,
 ) -> Result<Change, TransitionError> {
     let mut change = Change::new(file, now);
-    change.apply(Event::Redriven, "processing restarted on request")?;
+    let failed = stopped_at(file, plan);
+    let (stages, next) = stage_choice::at_redrive(file.stages(), failed, file.text_status, &plan.stages);
+    change.after.stages = Some(stages);
+    change.after.stage = next;
     change.after.error = None;
     change.after.failed_at = None;
     change.after.warned_at = None;
     // A redriven file gets all its recoveries again.
     change.after.retry_count = 0;
+    let Some(next) = next else {
+        change.apply(
+            Event::NothingLeft,
+            format!("{} is not configured any more, no stage is left", failed.as_str()),
+        )?;
+        change.job = JobEffect::Remove { job: dead_job };
+        make_ready(&mut change, now);
+        return Ok(change);
+    };
     change.after.next_check_at = Some(plan.stuck_at(now));
-    change.job = JobEffect::Redrive { job: dead_job };
+    match next == failed {
+        true => {
+            change.apply(Event::Redriven, "processing restarted on request")?;
+            change.job = JobEffect::Redrive { job: dead_job };
+        }
+        false => {
+            let reason = format!(
+                "{} is not configured any more, processing restarted at {}",
+                failed.as_str(),
+                next.as_str()
+            );
+            change.apply(Event::Redriven, reason)?;
+            change.job = JobEffect::ReplaceAll(NewStageJob::new(next, now));
+        }
+    }
     Ok(change)
 }
 
@@ -198,7 +270,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::file::{NewStageJob, Pin, UploadPolicy, UploadRequest, confirm, register};
+    use crate::file::{Pin, UploadPolicy, UploadRequest, confirm, register};
     use crate::id::{TenantId, UserId};
     use crate::state::Status;
 
@@ -215,6 +287,7 @@ mod tests {
             content_type: None,
             checksum_sha256: None,
             metadata: None,
+            stages: None,
         };
         let policy = UploadPolicy {
             charge_bytes_min: 0,
@@ -305,7 +378,7 @@ mod tests {
         let plan = plan(&[Stage::Extract, Stage::Chunk]);
         let queued = confirmed(&plan).after;
         let resumed = |status: Status, stages: &[Stage], plan: &PipelinePlan| {
-            let file = File { status, stage: None, stages: stages.to_vec(), ..queued.clone() };
+            let file = File { status, stage: None, stages: Some(stages.to_vec()), ..queued.clone() };
             recover(&file, "its job was missing", plan, 5).expect("working").after.stage
         };
         assert_eq!(resumed(Status::Embedding, &[Stage::Scan], &plan), Some(Stage::Embed));
@@ -380,9 +453,69 @@ mod tests {
                 prop_assert!(after.status != Status::Queued || after.stage.is_some());
                 file = change.after;
             }
-            prop_assert_eq!(&done[..], &file.stages[..done.len()]);
-            prop_assert_eq!(file.status == Status::Ready, done.len() == file.stages.len());
+            prop_assert_eq!(&done[..], &file.stages()[..done.len()]);
+            prop_assert_eq!(file.status == Status::Ready, done.len() == file.stages().len());
         }
+    }
+
+    #[test]
+    fn a_file_without_text_skips_the_stages_that_need_text() {
+        let plan = plan(&Stage::ALL);
+        let extracting = |plan: &PipelinePlan| {
+            let file = confirmed(plan).after;
+            let file = start(&file, Stage::Scan, plan, 2).expect("queued").after;
+            let file = finish(&file, plan, 3).expect("working").after;
+            start(&file, Stage::Extract, plan, 4).expect("queued").after
+        };
+        let file = extracting(&plan);
+        assert_eq!(file.text_status, None);
+        let change = finish_without_text(&file, "a picture", &plan, 5).expect("working");
+        assert_eq!(change.history[0].reason, "extract finished: a picture; skipped: chunk,embed");
+        assert_eq!((change.history.len(), change.notification), (1, Some(FileNotification::Ready)));
+        let ready = change.after;
+        assert_eq!((ready.status, ready.text_status), (Status::Ready, Some(TextStatus::None)));
+        assert_eq!((ready.stage, ready.ready_at, ready.next_check_at), (None, Some(5), None));
+        let file = finish_with_text(&file, &plan, 5).expect("working").after;
+        assert_eq!((file.stage, file.text_status), (Some(Stage::Chunk), Some(TextStatus::Extracted)));
+
+        // A stage that needs no text is not skipped, also after it was retried and redriven.
+        let late = PipelinePlan { stages: vec![Stage::Extract, Stage::Scan, Stage::Chunk], ..plan };
+        let file = start(&confirmed(&late).after, Stage::Extract, &late, 4).expect("queued").after;
+        let file = finish_without_text(&file, "a picture", &late, 5).expect("working").after;
+        assert_eq!((file.status, file.stage), (Status::Queued, Some(Stage::Scan)));
+        let file = start(&file, Stage::Scan, &late, 6).expect("queued").after;
+        let file = fail(&file, "too large", &late, 7).expect("working").after;
+        let file = redrive(&file, DEAD_JOB, &late, 8).expect("failed").after;
+        let file = start(&file, Stage::Scan, &late, 9).expect("queued").after;
+        let change = finish(&file, &late, 10).expect("working");
+        assert_eq!((change.after.status, change.after.text_status), (Status::Ready, Some(TextStatus::None)));
+        assert_eq!(change.history[0].reason, "scan finished");
+    }
+
+    #[test]
+    fn a_redrive_runs_the_stages_that_are_still_configured() {
+        let before = plan(&Stage::ALL);
+        let file = confirmed(&before).after;
+        let file = start(&file, Stage::Scan, &before, 2).expect("queued").after;
+        let failed = fail(&file, "too large", &before, 3).expect("working").after;
+        let redriven = |stages: &[Stage]| redrive(&failed, DEAD_JOB, &plan(stages), 9).expect("failed");
+
+        let change = redriven(&[Stage::Scan, Stage::Extract]);
+        assert_eq!(change.job, JobEffect::Redrive { job: DEAD_JOB });
+        assert_eq!(change.after.stages(), [Stage::Scan, Stage::Extract]);
+        let change = redriven(&[Stage::Extract]);
+        assert_eq!(change.job, JobEffect::ReplaceAll(NewStageJob::new(Stage::Extract, 9)));
+        assert_eq!((change.after.status, change.after.stage), (Status::Queued, Some(Stage::Extract)));
+        assert_eq!(
+            change.history[0].reason,
+            "scan is not configured any more, processing restarted at extract"
+        );
+        let change = redriven(&[]);
+        assert_eq!(change.job, JobEffect::Remove { job: DEAD_JOB });
+        let ready = &change.after;
+        assert_eq!((ready.status, ready.stage, ready.error.clone()), (Status::Ready, None, None));
+        assert_eq!((ready.ready_at, ready.failed_at, ready.next_check_at), (Some(9), None, None));
+        assert_eq!(change.notification, Some(FileNotification::Ready));
     }
 
     #[test]

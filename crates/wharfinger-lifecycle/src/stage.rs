@@ -29,6 +29,15 @@ impl Stage {
         Stage::ALL.into_iter().find(|stage| stage.as_str() == word)
     }
 
+    /// The stage whose output this stage reads.
+    pub fn needs(self) -> Option<Stage> {
+        match self {
+            Stage::Scan | Stage::Extract => None,
+            Stage::Chunk => Some(Stage::Extract),
+            Stage::Embed => Some(Stage::Chunk),
+        }
+    }
+
     /// The queue of its jobs.
     pub fn queue(self) -> &'static str {
         match self {
@@ -54,12 +63,17 @@ impl Stage {
     }
 }
 
+/// Parses one stage. The error is for people.
+pub fn parse(word: &str) -> Result<Stage, String> {
+    Stage::parse(word)
+        .ok_or_else(|| format!("`{word}` is not a stage. The stages are {}", show_list(&Stage::ALL)))
+}
+
 /// Parses a list such as `scan,extract`. Repeated stages are an error.
 pub fn parse_list(text: &str) -> Result<Vec<Stage>, String> {
     let mut stages = Vec::new();
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-        let stage = Stage::parse(word)
-            .ok_or_else(|| format!("`{word}` is not a stage. The stages are {}", show_list(&Stage::ALL)))?;
+        let stage = parse(word)?;
         if stages.contains(&stage) {
             return Err(format!("`{word}` is listed twice"));
         }

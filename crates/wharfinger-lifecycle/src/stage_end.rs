@@ -7,10 +7,14 @@ use crate::key::ObjectKey;
 use crate::limits::stored_reason;
 use crate::processing::{self, PipelinePlan};
 use crate::stage::Stage;
+use crate::text_status::UnsupportedRule;
 use crate::transition::TransitionError;
 
 /// After an outage of this length, waiting costs attempts.
 const OUTAGE_MS_MAX: i64 = 6 * 3_600_000;
+
+/// The reason in the history of a file whose type can have text but that has none, for example a scanned PDF.
+const NO_TEXT: &str = "the file has no text";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptOutcome {
@@ -23,6 +27,8 @@ pub enum AttemptOutcome {
     /// The store cannot read the object of this file. The file waits with growing pauses; other files do not wait. This
     /// costs no attempt, unless it lasts too long.
     ObjectUnreadable { why: String, jitter_ms: i64 },
+    /// The extract stage cannot read text from this type of file. The plan says whether the file continues without text.
+    Unsupported { why: String, output: StageOutput },
     /// Another attempt would not help.
     Failed { why: String },
     /// Infected: the file can no longer be downloaded.
@@ -36,8 +42,27 @@ pub enum AttemptOutcome {
 pub struct StageOutput {
     /// A JSON object to store, for example the number of pages.
     pub details: Option<String>,
-    /// The text that was extracted, in order.
+    /// The text that was extracted, in order. No parts: there is no text.
     pub text: Option<Vec<TextPart>>,
+}
+
+impl StageOutput {
+    fn no_text(&self) -> Option<&'static str> {
+        self.text.as_ref().filter(|parts| parts.is_empty()).map(|_| NO_TEXT)
+    }
+}
+
+impl AttemptOutcome {
+    /// The output to store when the attempt ends in this way.
+    pub fn output(&self, plan: &PipelinePlan) -> Option<&StageOutput> {
+        match self {
+            AttemptOutcome::Done(output) => Some(output),
+            AttemptOutcome::Unsupported { output, .. } if plan.unsupported == UnsupportedRule::Ready => {
+                Some(output)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// One part of a file's text, in the store.
@@ -80,7 +105,11 @@ pub fn decide(
     now: UnixMs,
 ) -> Result<(Change, CompletionResult), TransitionError> {
     match outcome {
-        AttemptOutcome::Done(_) => done(file, job, plan, now),
+        AttemptOutcome::Done(output) => done(file, job, output.no_text(), plan, now),
+        AttemptOutcome::Unsupported { why, .. } => match plan.unsupported {
+            UnsupportedRule::Ready => done(file, job, Some(why.as_str()), plan, now),
+            UnsupportedRule::Failed => dead_letter(file, job, why, why, plan, now),
+        },
         AttemptOutcome::Retry { why, at } if job.attempts < job.max_attempts => {
             let job_retry = JobRetry { run_at: *at, error: Some(stored_reason(why)), ..counted_retry(job) };
             retry(file, why, job_retry, plan, now)
@@ -140,13 +169,19 @@ pub fn lost_worker(
     retry(file, &why, job_retry, plan, now)
 }
 
+/// `no_text` says why the extract stage found no text.
 fn done(
     file: &File,
     job: &HeldJob,
+    no_text: Option<&str>,
     plan: &PipelinePlan,
     now: UnixMs,
 ) -> Result<(Change, CompletionResult), TransitionError> {
-    let mut change = processing::finish(file, plan, now)?;
+    let mut change = match (file.stage, no_text) {
+        (Some(Stage::Extract), None) => processing::finish_with_text(file, plan, now)?,
+        (Some(Stage::Extract), Some(why)) => processing::finish_without_text(file, why, plan, now)?,
+        _ => processing::finish(file, plan, now)?,
+    };
     let (effect, result) = match change.after.stage {
         Some(stage) => (JobEffect::NextStage { job: job.id, stage }, CompletionResult::Next(stage)),
         None => (JobEffect::Remove { job: job.id }, CompletionResult::Ready),

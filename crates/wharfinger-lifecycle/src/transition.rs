@@ -27,6 +27,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Failed
             | Event::Quarantined
             | Event::Redriven
+            | Event::NothingLeft
             | Event::Expired => not_allowed,
         },
         Status::Uploaded => match event {
@@ -40,6 +41,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Finished
             | Event::Retried
             | Event::Redriven
+            | Event::NothingLeft
             | Event::Reclaimed
             | Event::Expired => not_allowed,
         },
@@ -55,6 +57,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Completed
             | Event::Retried
             | Event::Redriven
+            | Event::NothingLeft
             | Event::Reclaimed
             | Event::Expired => not_allowed,
         },
@@ -68,6 +71,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Enqueued
             | Event::Started(_)
             | Event::Redriven
+            | Event::NothingLeft
             | Event::Reclaimed
             | Event::Expired => not_allowed,
         },
@@ -83,11 +87,13 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Recovered
             | Event::Failed
             | Event::Redriven
+            | Event::NothingLeft
             | Event::Reclaimed
             | Event::Expired => not_allowed,
         },
         Status::Failed => match event {
             Event::Redriven => Ok(Status::Queued),
+            Event::NothingLeft => Ok(Status::Ready),
             Event::Deleted | Event::Expired => Ok(Status::Deleted),
             Event::Confirmed
             | Event::Enqueued
@@ -112,6 +118,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Failed
             | Event::Quarantined
             | Event::Redriven
+            | Event::NothingLeft
             | Event::Reclaimed
             | Event::Expired => not_allowed,
         },

@@ -16,6 +16,7 @@ mod pptx;
 mod rtf;
 mod sink;
 mod spreadsheet_date;
+mod without_text;
 mod xlsx;
 mod xml;
 
@@ -30,6 +31,8 @@ use serde::{Deserialize, Serialize};
 use archive::Archive;
 use kind::{Kind, TextKind};
 use sink::TextSink;
+
+pub use without_text::without_text;
 
 /// The limits for one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

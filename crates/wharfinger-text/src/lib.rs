@@ -8,4 +8,4 @@ pub mod hashing;
 pub mod sandbox;
 
 pub use chunk::{Chunk, ChunkSettings, ChunkUnit, Chunker};
-pub use extract::{ExtractError, ExtractLimits, Extracted, extract};
+pub use extract::{ExtractError, ExtractLimits, Extracted, extract, without_text};

@@ -37,7 +37,7 @@ pub(crate) async fn delete_for(
     pending::insert_all(tx, &ended.iter().map(of_original).collect::<Vec<_>>(), now).await?;
     let processed: BTreeMap<String, (&Change, &Cleanup)> = ended
         .iter()
-        .filter(|(change, _)| !change.before.stages.is_empty())
+        .filter(|(change, _)| change.before.confirmed_at.is_some())
         .map(|(change, cleanup)| (change.after.id.to_string(), (*change, *cleanup)))
         .collect();
     if processed.is_empty() {

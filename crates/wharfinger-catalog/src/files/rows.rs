@@ -6,6 +6,7 @@ use wharfinger_lifecycle::id::{FileId, TenantId, UserId};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::stage::{self, Stage};
 use wharfinger_lifecycle::state::Status;
+use wharfinger_lifecycle::text_status::TextStatus;
 
 use crate::Catalog;
 use crate::Scope;
@@ -20,7 +21,7 @@ macro_rules! select_files {
             "SELECT id, tenant_id, user_id, batch_id, file_name, size, content_type, checksum_sha256, metadata, ",
             "blob_path, pipeline_status, version, charged_bytes, retry_count, error, etag, object_version, ",
             "end_reason, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, ready_at, part_size, ",
-            "stages, stage, failed_at, warned_at FROM files ",
+            "stages, stage, text_status, failed_at, warned_at FROM files ",
             $rest
         )
     };
@@ -41,7 +42,8 @@ pub(crate) fn decode(row: &Row) -> Result<File, CatalogError> {
     let etag = row.maybe_text("etag")?;
     let version_id = row.maybe_text("object_version")?;
     let batch = row.maybe_text("batch_id")?;
-    let stage = row.maybe_text("stage")?;
+    let (stages, stage) = (row.maybe_text("stages")?, row.maybe_text("stage")?);
+    let text_status = row.maybe_text("text_status")?;
     Ok(File {
         id: row.parsed("id")?,
         tenant: named("tenant_id", TenantId::new(&row.text("tenant_id")?))?,
@@ -60,8 +62,11 @@ pub(crate) fn decode(row: &Row) -> Result<File, CatalogError> {
         charged_bytes: row.bytes("charged_bytes")?,
         retry_count: u32::try_from(row.int("retry_count")?).unwrap_or(u32::MAX),
         error: row.maybe_text("error")?,
-        stages: named("stages", stage::parse_list(&row.text("stages")?))?,
+        stages: stages.map(|list| named("stages", stage::parse_list(&list))).transpose()?,
         stage: stage.map(|word| named("stage", Stage::parse(&word).ok_or(()))).transpose()?,
+        text_status: text_status
+            .map(|word| named("text_status", TextStatus::parse(&word).ok_or(())))
+            .transpose()?,
         pin: etag.map(|etag| Pin { etag, version_id }),
         ended: row.maybe_text("end_reason")?.as_deref().and_then(EndReason::parse),
         url_dead_at: row.int("url_dead_at")?,

@@ -45,7 +45,8 @@ fn decode(row: &Row) -> Result<DeadLetter, CatalogError> {
     })
 }
 
-/// The job gets all its attempts again, and the file is queued.
+/// The job gets all its attempts again, and the file is queued. If the stage is not configured any more, see
+/// [`processing::redrive`].
 struct Redrive {
     letter: DeadLetter,
     committer: Committer,
@@ -57,7 +58,8 @@ struct Redrive {
 /// The outcome of redriving a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedriveOutcome {
-    Done,
+    /// The new status: queued, or ready if no stage of the file is configured any more.
+    Done(Status),
     /// The dead letter or its file does not exist any more.
     NotFound,
     /// It has reached the limit of redrives.
@@ -81,8 +83,9 @@ impl Write for Redrive {
         }
         let change = processing::redrive(&file, self.letter.job, &self.plan, self.now)
             .map_err(|refusal| CatalogError::Corrupt(refusal.to_string()))?;
+        let status = change.after.status;
         self.committer.apply_locked(tx, &[change]).await?;
-        Ok(TxOutcome::Commit(RedriveOutcome::Done))
+        Ok(TxOutcome::Commit(RedriveOutcome::Done(status)))
     }
 }
 

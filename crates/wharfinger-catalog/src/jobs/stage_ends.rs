@@ -59,7 +59,7 @@ impl Write for EndStages {
                 ended.push(CompletionResult::LeaseLost);
                 continue;
             };
-            if let AttemptOutcome::Done(output) = &end.outcome {
+            if let Some(output) = end.outcome.output(&self.plan) {
                 outputs::store(tx, &file, end, output, &self.committer.rows, self.now).await?;
             }
             let decided = stage_end::decide(&file, &job.held, &end.outcome, &self.plan, self.now);

@@ -18,9 +18,12 @@ CREATE TABLE files (
     pipeline_status TEXT NOT NULL CHECK (pipeline_status IN (
         'registered', 'uploaded', 'queued', 'scanning', 'extracting', 'chunking', 'embedding',
         'ready', 'failed', 'quarantined', 'deleted')),
-    -- The stages of the file, copied when it is confirmed, and the current or next one.
-    stages          TEXT NOT NULL DEFAULT '',
+    -- The stages of the file, and the current or next one. NULL before the confirm: its uploader chose none, so the
+    -- confirm takes the configured ones.
+    stages          TEXT,
     stage           TEXT,
+    -- none, extracted; NULL until the extract stage has finished.
+    text_status     TEXT,
     version         BIGINT NOT NULL,
     charged_bytes   BIGINT NOT NULL CHECK (charged_bytes >= 0),
     retry_count     BIGINT NOT NULL,

@@ -77,7 +77,9 @@ impl NewNotification {
         let file = &change.after;
         let reason = change.history.last().map_or("", |step| step.reason.as_str());
         let (message, data) = match notification {
-            FileNotification::Ready => (format!("{} is ready.", file.name), json!({})),
+            FileNotification::Ready => {
+                (format!("{} is ready.", file.name), json!({ "textStatus": file.text_status }))
+            }
             FileNotification::Failed | FileNotification::GivenUp => (
                 format!("{} could not be processed: {reason}.", file.name),
                 json!({ "reason": reason, "stage": file.stage }),

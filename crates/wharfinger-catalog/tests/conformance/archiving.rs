@@ -17,6 +17,7 @@ use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::retention::{FailureCheck, check_failure};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult};
+use wharfinger_lifecycle::state::Status;
 
 use super::batches::new_batch;
 use super::sample::{
@@ -125,7 +126,7 @@ async fn end_stages_in_every_way(db: &TestDb, catalog: &Catalog) {
     let letters = catalog.dead_letters(&Scope::All, None, 10).await.expect("read");
     assert_eq!(
         catalog.redrive(letters[0].clone(), "ada", &plan(), None, at(13)).await.expect("answered"),
-        RedriveOutcome::Done
+        RedriveOutcome::Done(Status::Queued)
     );
     let lost = held[4].file.id;
     db.sql(&format!("DELETE FROM jobs WHERE file_id = '{lost}'")).await;

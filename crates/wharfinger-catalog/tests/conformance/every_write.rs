@@ -17,6 +17,7 @@ use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput, TextPart};
+use wharfinger_lifecycle::state::Status;
 
 use super::batches::new_batch;
 use super::failing_catalog::{FailingCatalog, short};
@@ -229,16 +230,16 @@ fn by_recovery(plan: &PipelinePlan, now: i64) -> StageEndContext<'_> {
 async fn pipeline(failing: &mut FailingCatalog<'_>) {
     let db = failing.db;
     let plan = stages::plan();
-    for _ in 0..7 {
+    for _ in 0..10 {
         stages::queued(db, &[Stage::Extract, Stage::Embed]).await;
     }
-    let take = stages::claim(Stage::Extract, 7, NOW + SECOND);
+    let take = stages::claim(Stage::Extract, 10, NOW + SECOND);
     let rank = async |catalog: &Catalog| catalog.rank_due(Stage::Extract, NOW + SECOND).await;
-    assert_eq!(failing.fail_each_call(rank).await, 7);
+    assert_eq!(failing.fail_each_call(rank).await, 10);
     let claim_stage =
         async |catalog: &Catalog| catalog.claim_stage(take.clone()).await.map_err(|failed| failed.error);
     let held = failing.fail_each_call(claim_stage).await;
-    assert_eq!(held.len(), 7);
+    assert_eq!(held.len(), 10);
 
     // A claim whose answer was lost.
     let lost = stages::queued(db, &[Stage::Chunk]).await;
@@ -268,6 +269,7 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
     assert!(failing.fail_each_call(add).await);
     let text = vec![TextPart { key, pin: pin(), bytes: 4 }];
     let output = StageOutput { details: Some("{}".into()), text: Some(text) };
+    let nothing = StageOutput { text: Some(Vec::new()), ..output.clone() };
     let ends = [
         AttemptOutcome::Done(output),
         AttemptOutcome::Retry { why: "busy".into(), at: LATER + HOUR },
@@ -275,10 +277,13 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
         AttemptOutcome::Failed { why: "unreadable".into() },
         AttemptOutcome::Quarantined { why: "infected".into() },
         AttemptOutcome::Released,
+        AttemptOutcome::Unsupported { why: "a picture".into(), output: nothing },
+        AttemptOutcome::Failed { why: "encrypted".into() },
+        AttemptOutcome::Failed { why: "corrupted".into() },
     ];
     let ends: Vec<_> = held.iter().zip(ends).map(|(held, how)| stages::end(held, how)).collect();
     let end = async |catalog: &Catalog| catalog.end_stages(ends.clone(), by(&plan, LATER)).await;
-    assert_eq!(failing.fail_each_call(end).await.len(), 6);
+    assert_eq!(failing.fail_each_call(end).await.len(), 9);
 
     let embed = stages::claimed(db, Stage::Embed, LATER).await;
     let chunks = |text: &str| vec![ChunkRow { ordinal: 0, text: text.into(), start: 0, end: 4 }];
@@ -295,7 +300,7 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
     failing.fail_each_call(async |catalog| catalog.end_stages(ready.clone(), by(&plan, LATER)).await).await;
 
     let late = LATER + HOUR;
-    let lost = vec![held[6].job.id];
+    let lost = vec![held[9].job.id];
     let end_expired =
         async |catalog: &Catalog| catalog.end_expired_stage_jobs(lost.clone(), by(&plan, late), late).await;
     assert_eq!(failing.fail_each_call(end_expired).await.len(), 1);
@@ -303,8 +308,17 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
     let letter = db.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
     let redrive =
         async |catalog: &Catalog| catalog.redrive(letter.clone(), "operator", &plan, None, late).await;
-    assert_eq!(failing.fail_each_call(redrive).await, RedriveOutcome::Done);
-    let letter = db.catalog.dead_letters(&Scope::All, None, 10).await.expect("read").remove(0);
+    assert_eq!(failing.fail_each_call(redrive).await, RedriveOutcome::Done(Status::Queued));
+    let letters = async || db.catalog.dead_letters(&Scope::All, None, 10).await.expect("read");
+    for (configured, status) in [(vec![Stage::Embed], Status::Queued), (vec![], Status::Ready)] {
+        let letter =
+            letters().await.into_iter().find(|letter| letter.stage == Stage::Extract).expect("a letter");
+        let later = PipelinePlan { stages: configured, ..plan.clone() };
+        let redrive =
+            async |catalog: &Catalog| catalog.redrive(letter.clone(), "operator", &later, None, late).await;
+        assert_eq!(failing.fail_each_call(redrive).await, RedriveOutcome::Done(status));
+    }
+    let letter = letters().await.remove(0);
     let discard = async |catalog: &Catalog| catalog.discard(letter.clone(), "operator", late).await;
     assert!(failing.fail_each_call(discard).await);
     // A ready file with all outputs of its stages.

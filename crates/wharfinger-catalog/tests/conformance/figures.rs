@@ -100,7 +100,7 @@ pub(super) async fn dead_letters_are_counted_until_they_are_resolved(db: &TestDb
     assert_eq!((depth().await, outcomes(db, &own(ADA)).await), (2, (0, 3, 0)), "its file stays failed");
     assert_eq!(
         db.catalog.redrive(letter(&other), "ada", &plan(), None, NOW + SECOND).await.expect("answered"),
-        RedriveOutcome::Done
+        RedriveOutcome::Done(Status::Queued)
     );
     assert_eq!((depth().await, outcomes(db, &own(ADA)).await), (1, (0, 2, 0)));
     committed(&db.catalog, file::delete(&third, &REFUSING, NOW + SECOND).expect("deletable")).await;

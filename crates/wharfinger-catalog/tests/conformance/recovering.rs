@@ -235,7 +235,7 @@ pub(super) async fn a_file_recovered_too_often_fails(db: &TestDb) {
     // It can be redriven.
     assert_eq!(
         catalog.redrive(letter.clone(), "ada", &plan(), None, now).await.expect("answered"),
-        RedriveOutcome::Done
+        RedriveOutcome::Done(Status::Queued)
     );
     let held = claimed(db, Stage::Scan, now).await;
     assert_eq!(ended(db, &held, done(), now).await, CompletionResult::Ready);

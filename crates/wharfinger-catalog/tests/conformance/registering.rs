@@ -7,6 +7,7 @@ use wharfinger_lifecycle::file::{self, Pin, UploadRequest};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::quota::Quota;
+use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{
@@ -25,6 +26,7 @@ pub(super) async fn a_registration_writes_all_its_rows(db: &TestDb) {
         content_type: Some("application/pdf".into()),
         checksum_sha256: Some("ab".repeat(32)),
         metadata: Some(r#"{"project":"Ä \"quoted\"","n":1.50}"#.into()),
+        stages: Some(vec![Stage::Scan, Stage::Extract]),
     };
     let mut wanted = registration(ADA, 1_234);
     let id = file_of(&wanted).id;

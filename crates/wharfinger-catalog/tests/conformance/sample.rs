@@ -54,6 +54,7 @@ pub(super) fn registration_at(owner: (&str, &str), size: u64, now: UnixMs) -> Re
         content_type: None,
         checksum_sha256: None,
         metadata: None,
+        stages: None,
     };
     let id = FileId(fresh_id(now));
     let file = file::register(id, tenant(owner.0), user(owner.1), announced, &POLICY, now);

@@ -255,7 +255,7 @@ pub(super) async fn a_job_without_attempts_left_becomes_a_dead_letter(db: &TestD
 
     assert_eq!(
         db.catalog.redrive(letter.clone(), "ada", &plan(), None, LATER).await.expect("answered"),
-        RedriveOutcome::Done
+        RedriveOutcome::Done(Status::Queued)
     );
     assert_eq!(
         db.catalog.redrive(letter.clone(), "ada", &plan(), None, LATER).await.expect("answered"),
@@ -374,7 +374,7 @@ pub(super) async fn a_file_whose_workers_die_fails_after_growing_delays(db: &Tes
     assert_eq!(letter.reason, "3 workers in a row were lost during scan");
     assert_eq!(
         db.catalog.redrive(letter, "ada", &plan(), None, now).await.expect("answered"),
-        RedriveOutcome::Done
+        RedriveOutcome::Done(Status::Queued)
     );
     let again = claimed(db, Stage::Scan, now).await;
     assert_eq!(

@@ -116,6 +116,14 @@ pub(super) async fn unreadable_rows_do_not_stop_lists_and_sweeps(db: &TestDb) {
     let both = db.catalog.files(&Scope::All, None, 10).await.expect("read");
     assert_eq!(both.len(), 1);
     assert_eq!(listed(db).await, [("files".to_owned(), bad.id.to_string())]);
+    db.sql(&format!("UPDATE files SET stage = 'scan', text_status = 'some' WHERE id = '{}'", bad.id)).await;
+    assert_eq!(
+        db.catalog.files(&Scope::All, None, 10).await.expect("read").len(),
+        1,
+        "text_status is read too"
+    );
+    db.sql(&format!("UPDATE files SET text_status = NULL WHERE id = '{}'", bad.id)).await;
+    damage(db, bad.id).await;
 
     let late = NOW + 1_000 * HOUR;
     let stuck = db.catalog.stuck_files(&Scope::All, (late, late), None, 10).await.expect("read");

@@ -47,6 +47,14 @@ fn is_wide_text(piece: &[u8], encoding: &'static Encoding) -> bool {
     !had_faults && !text.chars().any(|c| u8::try_from(c).is_ok_and(is_control))
 }
 
+/// Whether the first bytes of a file show that it is not text, whatever follows: it has no byte order mark, and at least
+/// every sixteenth byte is a control character.
+pub(super) fn is_binary_head(head: &[u8]) -> bool {
+    let mut survey = Survey::default();
+    survey.add(head);
+    Encoding::for_bom(head).is_none() && survey.controls > 8 && survey.controls * 16 > survey.bytes
+}
+
 /// Counts over the bytes of a file, to decide whether it is text.
 #[derive(Default)]
 struct Survey {

@@ -51,13 +51,13 @@ pub(super) fn of(file: &mut File, file_name: &str) -> Result<Kind, ExtractError>
     file.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(local)?;
     file.seek(SeekFrom::Start(0)).map_err(local)?;
 
-    if head.starts_with(b"%PDF-") || has_late_pdf_signature(&head) {
+    if is_pdf(&head) {
         return Ok(Kind::Pdf);
     }
-    if head.starts_with(b"{\\rtf") {
+    if head.starts_with(RTF) {
         return Ok(Kind::Rtf);
     }
-    if [&b"PK\x03\x04"[..], b"PK\x05\x06", b"PK\x07\x08"].iter().any(|magic| head.starts_with(magic)) {
+    if is_zip(&head) {
         return Ok(Kind::Zip);
     }
     if head.starts_with(COMPOUND_FILE) {
@@ -69,6 +69,23 @@ pub(super) fn of(file: &mut File, file_name: &str) -> Result<Kind, ExtractError>
         Some(encoding) => Ok(Kind::Text(text_kind(&head, encoding, file_name), encoding)),
         None => Err(ExtractError::NotSupported(binary_name(&head))),
     }
+}
+
+const RTF: &[u8] = b"{\\rtf";
+
+pub(super) const ZIP_SIGNATURES: [&[u8]; 3] = [b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08"];
+
+pub(super) fn is_zip(head: &[u8]) -> bool {
+    ZIP_SIGNATURES.iter().any(|signature| head.starts_with(signature))
+}
+
+fn is_pdf(head: &[u8]) -> bool {
+    head.starts_with(b"%PDF-") || has_late_pdf_signature(head)
+}
+
+/// Starts like a document that is neither text nor an archive.
+pub(super) fn is_document(head: &[u8]) -> bool {
+    is_pdf(head) || head.starts_with(RTF) || head.starts_with(COMPOUND_FILE)
 }
 
 /// A text that mentions the signature is still text.
@@ -177,9 +194,13 @@ fn compound_file(file: &mut File) -> Result<ExtractError, ExtractError> {
 
 fn binary_name(head: &[u8]) -> String {
     match infer::get(head) {
-        Some(kind) => format!("a file of type {} ({})", kind.extension().to_uppercase(), kind.mime_type()),
+        Some(kind) => name_of(kind),
         None => "a binary file of an unknown type".to_owned(),
     }
+}
+
+pub(super) fn name_of(kind: infer::Type) -> String {
+    format!("a file of type {} ({})", kind.extension().to_uppercase(), kind.mime_type())
 }
 
 #[cfg(test)]

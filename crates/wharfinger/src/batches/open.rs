@@ -16,11 +16,11 @@ use crate::uploads::validate::{Problems, check_size, fingerprint};
 pub async fn open(
     uploads: &Uploads,
     caller: &Caller,
-    announced: Vec<UploadRequest>,
+    mut announced: Vec<UploadRequest>,
     key: Option<String>,
 ) -> Result<BatchGrant, VerbError> {
     let core = &uploads.core;
-    check(core, &announced, key.as_deref())?;
+    check(core, &mut announced, key.as_deref())?;
     let now = core.clock.now();
     let fingerprint = fingerprint(&announced);
     let id = BatchId(fresh_id(now));
@@ -66,7 +66,7 @@ async fn repeat(core: &Core, caller: &Caller, id: BatchId) -> Result<BatchGrant,
     }
 }
 
-fn check(core: &Core, announced: &[UploadRequest], key: Option<&str>) -> Result<(), VerbError> {
+fn check(core: &Core, announced: &mut [UploadRequest], key: Option<&str>) -> Result<(), VerbError> {
     if announced.len() > BATCH_FILES_MAX {
         return Err(VerbError::invalid(
             "files",
@@ -75,8 +75,8 @@ fn check(core: &Core, announced: &[UploadRequest], key: Option<&str>) -> Result<
     }
     let mut problems = Problems::default();
     problems.check_key(key);
-    for (n, announced) in announced.iter().enumerate() {
-        problems.check(announced, &format!("files[{n}]."));
+    for (n, announced) in announced.iter_mut().enumerate() {
+        problems.check(core, announced, &format!("files[{n}]."));
     }
     problems.into_result()?;
     announced.iter().enumerate().try_for_each(|(n, one)| check_size(core, one, &format!("files[{n}].")))

@@ -39,6 +39,9 @@ pub(super) struct Arguments {
     /// Parts of a large file uploaded at the same time
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     parts: u16,
+    /// The stages for these files, separated by commas: some of the server's [default: all]
+    #[arg(long, value_name = "STAGES", value_delimiter = ',')]
+    stages: Option<Vec<String>>,
     /// Upload also the files that are already on the server
     #[arg(long)]
     again: bool,
@@ -52,8 +55,8 @@ const TOKEN_MS: i64 = 24 * 3_600_000;
 pub(super) async fn run(flags: Flags, arguments: Arguments) -> Result<(), Failure> {
     let (server, token) = server_and_token(&flags, &arguments)?;
     let found = files::find(&arguments.paths);
-    let client =
-        Client::new(server, token, arguments.again, usize::from(arguments.parts)).map_err(Failure::Failed)?;
+    let client = Client::new(server, token, arguments.again, arguments.stages, usize::from(arguments.parts))
+        .map_err(Failure::Failed)?;
     let progress = Progress::start(&found.files, arguments.json);
     for (path, problem) in &found.problems {
         progress.failed(path, problem);

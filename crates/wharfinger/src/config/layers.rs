@@ -103,6 +103,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("SCAN_HASHES_FILE"),
     plain("DERIVED_MAX_FACTOR"),
     plain("DERIVED_MIN_BYTES"),
+    plain("EXTRACT_UNSUPPORTED"),
     plain("EXTRACT_FILE_BYTES_MAX"),
     plain("EXTRACT_TEXT_BYTES_MAX"),
     plain("EXTRACT_INFLATED_BYTES_MAX"),

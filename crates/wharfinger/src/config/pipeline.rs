@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use wharfinger_lifecycle::derived::DerivedPolicy;
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, MIB};
 use wharfinger_lifecycle::stage::{Stage, parse_list};
+use wharfinger_lifecycle::text_status::UnsupportedRule;
 
 use super::layers::Values;
 use super::{BadSetting, DURATION_MS_MAX};
@@ -22,6 +23,8 @@ pub struct PipelineSettings {
     pub hashes_file: Option<PathBuf>,
     /// Limits for the text and chunks of a file.
     pub derived: DerivedPolicy,
+    /// For files whose type has no text.
+    pub unsupported: UnsupportedRule,
     pub extract: ExtractSettings,
     pub chunk_by_tokens: bool,
     pub chunk_size: usize,
@@ -77,6 +80,14 @@ impl PipelineSettings {
                 factor_max: values.integer("DERIVED_MAX_FACTOR", 1, 1_000_000)?,
                 bytes_min: values.size("DERIVED_MIN_BYTES", 0, FILE_SIZE_BYTES_MAX)?,
             },
+            unsupported: match values.text("EXTRACT_UNSUPPORTED")?.as_str() {
+                "ready" => UnsupportedRule::Ready,
+                "failed" => UnsupportedRule::Failed,
+                other => {
+                    let problem = format!("must be `ready` or `failed`, not `{other}`");
+                    return Err(BadSetting::new("EXTRACT_UNSUPPORTED", problem));
+                }
+            },
             extract: ExtractSettings {
                 file_bytes_max: values.size("EXTRACT_FILE_BYTES_MAX", 1, u64::MAX)?,
                 text_bytes_max: values.size("EXTRACT_TEXT_BYTES_MAX", 1, u64::MAX)?,
@@ -111,11 +122,8 @@ fn check_order(stages: &[Stage], scan_first: bool) -> Result<(), BadSetting> {
                        (PIPELINE_SCAN_FIRST=false allows another order)";
         return Err(BadSetting::new("PIPELINE_STAGES", problem));
     }
-    for (stage, needs) in [(Stage::Chunk, Stage::Extract), (Stage::Embed, Stage::Chunk)] {
-        let place = |wanted: Stage| stages.iter().position(|stage| *stage == wanted);
-        if let Some(at) = place(stage)
-            && place(needs).is_none_or(|before| before > at)
-        {
+    for (at, stage) in stages.iter().enumerate() {
+        if let Some(needs) = stage.needs().filter(|needs| !stages[..at].contains(needs)) {
             let problem = format!(
                 "needs `{}` before `{}`, for example scan,extract,chunk,embed",
                 needs.as_str(),

@@ -102,6 +102,7 @@ impl Core {
         };
         let plan = PipelinePlan {
             stages: settings.pipeline.stages.clone(),
+            unsupported: settings.pipeline.unsupported,
             stuck_after_ms: settings.pipeline.stuck_after_ms,
             stuck_retries_max: settings.sweeps.stuck_retries_max,
             failures: settings.sweeps.failures,

@@ -97,6 +97,15 @@ pub fn document() -> DemoFile {
     }
 }
 
+/// The header of a JPEG and noise. It is stored without text.
+pub fn picture() -> DemoFile {
+    const JPEG: [u8; 20] = *b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00";
+    let mut bytes = JPEG.to_vec();
+    bytes.extend((0..rand::rng().random_range(2_000..20_000)).map(|_| rand::random::<u8>()));
+    bytes.extend(b"\xff\xd9");
+    DemoFile { name: name("jpg"), content_type: "image/jpeg", bytes }
+}
+
 /// Not a valid PDF: each attempt to extract its text fails.
 pub fn broken_pdf() -> DemoFile {
     let bytes = format!("%PDF-1.7\n{}\n%%EOF", words(60)).into_bytes();

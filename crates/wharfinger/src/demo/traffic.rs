@@ -98,6 +98,9 @@ async fn user_traffic(tick: u64, server: &DemoServer, clients: &DemoClients, act
             user.put(&grant, &document).await;
         }
     }
+    if every(4) {
+        pick(&clients.users).upload(&files::picture()).await;
+    }
     if every(7) {
         pick(&clients.users).upload(&files::broken_pdf()).await;
     }

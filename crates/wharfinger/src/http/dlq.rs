@@ -94,7 +94,7 @@ pub(super) async fn list(
     post, path = "/api/v2/dlq/{id}/redrive", tag = "dead letters", operation_id = "redriveDeadLetter",
     params(("id" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")),
     responses(
-        (status = 200, body = RedrivenView, description = "The file is queued again at the stage where it failed"),
+        (status = 200, body = RedrivenView, description = "The file is queued again at the stage where it failed, or at its next one that is still configured. Without any it is `ready`"),
         (status = 404, body = Problem),
         (status = 409, body = Problem, description = "`redrive_limit`: the owner has redriven the file three times and it failed each time"),
     ),
@@ -104,8 +104,8 @@ pub(super) async fn redrive(
     UserAuth(caller): UserAuth,
     Id(job): Id<JobId>,
 ) -> Result<Json<RedrivenView>, Problem> {
-    let letter = dead_letters::redrive(&app.core, &caller, job).await?;
-    Ok(Json(RedrivenView { file_id: letter.file.to_string(), status: "queued" }))
+    let (file, status) = dead_letters::redrive(&app.core, &caller, job).await?;
+    Ok(Json(RedrivenView { file_id: file.to_string(), status: status.as_str() }))
 }
 
 /// Discard a dead letter

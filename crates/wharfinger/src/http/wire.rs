@@ -4,13 +4,16 @@ mod cleanups;
 mod keys;
 mod notifications;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use wharfinger_catalog::{ChunkRow, HistoryLine};
 use wharfinger_lifecycle::file::{File, UploadRequest};
 use wharfinger_lifecycle::id::BatchId;
 use wharfinger_lifecycle::quota::Quota;
+use wharfinger_lifecycle::stage::{self, Stage};
+use wharfinger_lifecycle::text_status::TextStatus;
 
 pub use cleanups::{CleanupStatusView, CleanupView, CleanupsView};
 pub use keys::{KeyView, KeysView};
@@ -45,14 +48,26 @@ pub struct InitRequest {
     /// Any JSON object of the client, at most 16 KiB.
     #[schema(value_type = Option<BTreeMap<String, Value>>, example = json!({"order": 4711}))]
     metadata: Option<Box<RawValue>>,
+    /// The stages for this file: some of the configured ones (PIPELINE_STAGES), in any order. A configured `scan` cannot be
+    /// left out. Default: all.
+    #[serde(default, deserialize_with = "stage_list")]
+    #[schema(value_type = Option<Vec<String>>, example = json!(["scan", "extract"]))]
+    stages: Option<Vec<Stage>>,
+}
+
+/// Reads the words itself, so that an error names the field and not its item.
+fn stage_list<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Stage>>, D::Error> {
+    let words = Option::<Vec<String>>::deserialize(from)?;
+    let parsed = words.map(|words| words.iter().map(|word| stage::parse(word)).collect());
+    parsed.transpose().map_err(D::Error::custom)
 }
 
 impl InitRequest {
     pub fn into_upload_request(self) -> Result<(UploadRequest, Option<BatchId>), Problem> {
-        let InitRequest { file_name, size, content_type, checksum_sha256, batch_id, metadata } = self;
+        let InitRequest { file_name, size, content_type, checksum_sha256, batch_id, metadata, stages } = self;
         let batch = batch_id.map(|id| id.parse()).transpose();
         let batch = batch.map_err(|_| Problem::invalid("batchId", "is not the id of a batch"))?;
-        let file = BatchFileRequest { file_name, size, content_type, checksum_sha256, metadata };
+        let file = BatchFileRequest { file_name, size, content_type, checksum_sha256, metadata, stages };
         Ok((file.into(), batch))
     }
 }
@@ -78,6 +93,9 @@ pub struct BatchFileRequest {
     checksum_sha256: Option<String>,
     #[schema(value_type = Option<BTreeMap<String, Value>>, example = json!({"order": 4711}))]
     metadata: Option<Box<RawValue>>,
+    #[serde(default, deserialize_with = "stage_list")]
+    #[schema(value_type = Option<Vec<String>>, example = json!(["scan", "extract"]))]
+    stages: Option<Vec<Stage>>,
 }
 
 impl From<BatchFileRequest> for UploadRequest {
@@ -88,6 +106,7 @@ impl From<BatchFileRequest> for UploadRequest {
             content_type: file.content_type,
             checksum_sha256: file.checksum_sha256,
             metadata: file.metadata.map(|raw| raw.get().to_owned()).filter(|text| text != "null"),
+            stages: file.stages,
         }
     }
 }
@@ -296,6 +315,13 @@ pub struct FileView {
     batch_id: Option<String>,
     #[schema(example = "the file is encrypted")]
     error: Option<String>,
+    /// `extracted`, or `none` if the file has no text to search. Null until the extract stage has finished, and for a file
+    /// without that stage.
+    #[schema(example = "extracted")]
+    text_status: Option<&'static str>,
+    /// The stages of the file. Null before the confirm, if none were chosen at init.
+    #[schema(example = json!(["scan", "extract", "chunk", "embed"]))]
+    stages: Option<Vec<&'static str>>,
     #[schema(value_type = Option<BTreeMap<String, Value>>, example = json!({"order": 4711}))]
     metadata: Option<Box<RawValue>>,
     #[schema(example = "2026-11-15T05:44:37.622Z")]
@@ -324,6 +350,8 @@ impl From<File> for FileView {
             retry_count: file.retry_count,
             batch_id: file.batch.map(|batch| batch.to_string()),
             error: file.error,
+            text_status: file.text_status.map(TextStatus::as_str),
+            stages: file.stages.map(|stages| stages.into_iter().map(Stage::as_str).collect()),
             metadata: file.metadata.and_then(|text| RawValue::from_string(text).ok()),
             created_at: rfc3339(file.created_at),
             updated_at: rfc3339(file.updated_at),

@@ -84,7 +84,7 @@ pub struct TokenRequest {
 pub struct CompleteRequest {
     #[schema(example = "3.5f2d0c…")]
     lease_token: String,
-    /// scan `{verdict,signature?}`, extract `{text}`, chunk `{chunks:[{text,start,end}]}`, embed `{vectors:[[…]]}`.
+    /// scan `{verdict,signature?}`, extract `{text}` (null if the type has no text), chunk `{chunks:[{text,start,end}]}`, embed `{vectors:[[…]]}`.
     #[schema(value_type = BTreeMap<String, Value>, example = json!({"verdict": "clean"}))]
     output: Box<RawValue>,
 }

@@ -1,5 +1,6 @@
 //! One attempt at one stage of one file, and the errors that can stop it.
 
+use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use wharfinger_catalog::{CatalogError, LeasedStageJob};
 use wharfinger_lifecycle::id::JobId;
@@ -136,6 +137,22 @@ impl Attempt<'_> {
         let pin =
             file.pin.as_ref().ok_or_else(|| StageError::Permanent("the file was never confirmed".into()))?;
         Ok(self.pipeline.core.blobs.get(&file.key, pin, 0, None).await?)
+    }
+
+    /// The first bytes of the confirmed ones.
+    pub async fn head(&self, bytes: u64) -> Result<Vec<u8>, StageError> {
+        let file = &self.held.file;
+        let pin =
+            file.pin.as_ref().ok_or_else(|| StageError::Permanent("the file was never confirmed".into()))?;
+        let mut head = Vec::new();
+        if file.size == 0 {
+            return Ok(head);
+        }
+        let mut stream = self.pipeline.core.blobs.get(&file.key, pin, 0, Some(bytes.min(file.size))).await?;
+        while let Some(piece) = stream.next().await {
+            head.extend_from_slice(&piece?);
+        }
+        Ok(head)
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) async fn text_bytes_max(attempt: &Attempt<'_>) -> Result<u64, StageEr
     let unit_bytes = if settings.chunk_by_tokens { BYTES_PER_TOKEN } else { 1 };
     let chunk_bytes = settings.chunk_size as u64 * unit_bytes;
     let new_bytes = (settings.chunk_size - settings.chunk_overlap).max(1) as u64 * unit_bytes;
-    let beside_permille = match attempt.held.file.stages.contains(&Stage::Chunk) {
+    let beside_permille = match attempt.held.file.stages().contains(&Stage::Chunk) {
         true => stored_bytes(chunk_bytes + vector_bytes(attempt)) * 1_000 / new_bytes,
         false => 0,
     };
@@ -53,7 +53,7 @@ pub(super) fn vector_bytes(attempt: &Attempt<'_>) -> u64 {
         // are dropped.
         false => 0,
     };
-    let has_vector = attempt.held.file.stages.contains(&Stage::Embed);
+    let has_vector = attempt.held.file.stages().contains(&Stage::Embed);
     if has_vector { (dimensions * size_of::<f32>()) as u64 } else { 0 }
 }
 

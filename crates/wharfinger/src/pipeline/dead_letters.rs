@@ -1,7 +1,8 @@
 //! Dead letters: failed jobs that are retried only by a redrive.
 
 use wharfinger_catalog::{DeadLetter, RedriveOutcome, Scope};
-use wharfinger_lifecycle::id::JobId;
+use wharfinger_lifecycle::id::{FileId, JobId};
+use wharfinger_lifecycle::state::Status;
 
 use crate::core::Core;
 use crate::core::{Caller, Role, VerbError};
@@ -22,22 +23,27 @@ pub async fn list(
     Ok(core.catalog.dead_letters(scope, before, limit).await?)
 }
 
-/// Processes a failed file again, starting at the stage that failed.
-pub async fn redrive(core: &Core, caller: &Caller, job: JobId) -> Result<DeadLetter, VerbError> {
+/// Processes a failed file again, starting at the stage that failed. Returns the new status of the file: ready, if none of
+/// its stages from there on is configured any more.
+pub async fn redrive(core: &Core, caller: &Caller, job: JobId) -> Result<(FileId, Status), VerbError> {
     let letter = core.catalog.dead_letter(&caller.scope(), job).await?.ok_or(VerbError::NotFound)?;
     let now = core.clock.now();
     let redrives_max = (caller.role == Role::User).then_some(REDRIVES_OF_OWNER_MAX);
     let redriven =
         core.catalog.redrive(letter.clone(), &caller.actor(), &core.plan, redrives_max, now).await?;
-    match redriven {
-        RedriveOutcome::Done => {}
+    let status = match redriven {
+        RedriveOutcome::Done(status) => status,
         RedriveOutcome::NotFound => return Err(VerbError::NotFound),
         RedriveOutcome::TooOften => return Err(VerbError::RedriveLimit(REDRIVES_OF_OWNER_MAX)),
+    };
+    tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "redriven", status = %status,
+        "dead letter redriven");
+    match status {
+        Status::Ready => core.wakeups.notification.notify_one(),
+        _ => core.wakeups.stage.notify_one(),
     }
-    tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "redriven", "dead letter redriven");
-    core.wakeups.stage.notify_one();
     core.wakeups.archive.notify_one();
-    Ok(letter)
+    Ok((letter.file, status))
 }
 
 /// Deletes a dead letter. Its file stays failed and keeps the reason.

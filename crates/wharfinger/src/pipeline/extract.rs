@@ -4,9 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
-use wharfinger_lifecycle::stage_end::AttemptOutcome;
+use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput};
 
 use futures::StreamExt as _;
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wharfinger_text::child::Request;
 use wharfinger_text::sandbox::Sandbox;
@@ -19,12 +20,20 @@ use crate::pipeline::Pipeline;
 
 /// The folder for local copies. Copies left by crashed processes are removed at start and from time to time.
 const FOLDER: &str = "extracting";
+const HEAD_BYTES: u64 = 8 << 10;
 const READ_BYTES: usize = 256 << 10;
 const CHECK_BYTES: usize = 64 << 10;
 const REPORT_BYTES_MAX: u64 = 64 << 10;
 
 pub async fn extract(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError> {
     let limits = &attempt.pipeline.core.settings.pipeline.extract;
+    // A film is not copied to this machine only to find that it has no text.
+    if let Some(what) = wharfinger_text::without_text(
+        &attempt.head(HEAD_BYTES).await?,
+        attempt.held.file.size > limits.file_bytes_max,
+    ) {
+        return Ok(unsupported(ExtractError::NotSupported(what).to_string()));
+    }
     if attempt.held.file.size > limits.file_bytes_max {
         let most = limits.file_bytes_max;
         return Err(StageError::Permanent(format!(
@@ -38,9 +47,20 @@ pub async fn extract(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError
         file_name: attempt.held.file.name.clone(),
         limits: child_limits(limits, sink.bytes_max()),
     };
-    let extracted = run_child(attempt.pipeline, &request, &mut sink).await?;
+    let extracted = match run_child(attempt.pipeline, &request, &mut sink).await? {
+        Ok(extracted) => extracted,
+        Err(error @ ExtractError::NotSupported(_)) => return Ok(unsupported(error.to_string())),
+        Err(error) => return Err(stage_error(error)),
+    };
     sink.is_cut |= extracted.cut;
     sink.finish(&extracted.kind, extracted.pages).await
+}
+
+/// The end of an attempt at a file whose type has no text.
+pub(super) fn unsupported(why: String) -> AttemptOutcome {
+    let details = json!({ "kind": null, "pages": 0, "bytes": 0, "parts": 0, "cut": false });
+    let output = StageOutput { details: Some(details.to_string()), text: Some(Vec::new()) };
+    AttemptOutcome::Unsupported { why, output }
 }
 
 fn child_limits(settings: &ExtractSettings, truncate_at_bytes: u64) -> ExtractLimits {
@@ -105,7 +125,7 @@ async fn run_child(
     pipeline: &Pipeline,
     request: &Request,
     sink: &mut TextSink<'_>,
-) -> Result<Extracted, StageError> {
+) -> Result<Result<Extracted, ExtractError>, StageError> {
     let mut child = tokio::process::Command::from(child::command(&pipeline.extractor))
         .kill_on_drop(true)
         .spawn()
@@ -136,7 +156,7 @@ async fn run_child(
         let ((), report) = futures::future::try_join(text, report).await?;
         let status = child.wait().await.map_err(machine_error)?;
         warn_weak_sandbox(child::sandbox(&report));
-        child::outcome(status, &report).map_err(stage_error)
+        Ok(child::outcome(status, &report))
     };
     // The child stops at its own limits. This timeout stops a child that hangs.
     let timeout = Duration::from_millis(pipeline.core.settings.pipeline.extract.timeout_ms.saturating_mul(4));
@@ -165,7 +185,6 @@ fn warn_weak_sandbox(sandbox: Option<Sandbox>) {
 fn stage_error(error: ExtractError) -> StageError {
     match error {
         ExtractError::Unavailable(_) => StageError::Retryable(error.to_string()),
-        ExtractError::NotSupported(_) => StageError::Permanent(format!("not supported: {error}")),
         _ => StageError::Permanent(error.to_string()),
     }
 }

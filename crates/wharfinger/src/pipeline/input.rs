@@ -68,8 +68,10 @@ fn input_kind(held: &LeasedStageJob) -> InputKind {
         Stage::Chunk => InputKind::Text,
         Stage::Embed => InputKind::Chunks,
         Stage::Scan => InputKind::Empty,
-        Stage::Extract => match held.file.stages.iter().position(|stage| *stage == Stage::Scan) {
-            Some(scan) if Some(scan) < held.file.stages.iter().position(|stage| *stage == Stage::Extract) => {
+        Stage::Extract => match held.file.stages().iter().position(|stage| *stage == Stage::Scan) {
+            Some(scan)
+                if Some(scan) < held.file.stages().iter().position(|stage| *stage == Stage::Extract) =>
+            {
                 InputKind::Verdict
             }
             _ => InputKind::Empty,

@@ -56,9 +56,10 @@ impl<'a> TextSink<'a> {
         Ok(())
     }
 
-    /// Returns the end of the stage: the text and its details.
+    /// Returns the end of the stage: the text and its details. A text of white space only is no text.
     pub async fn finish(mut self, kind: &str, pages: u32) -> Result<AttemptOutcome, StageError> {
-        if !self.open.is_empty() {
+        let is_blank = self.parts.is_empty() && String::from_utf8_lossy(&self.open).trim().is_empty();
+        if !self.open.is_empty() && !is_blank {
             let rest = self.open.split();
             self.put(rest.freeze()).await?;
         }

@@ -17,7 +17,7 @@ use wharfinger_stores::{BlobError, GetGrant, UrlLifetime};
 
 use super::input::{self, Input};
 use super::output::{ChunkSink, TextSink, VectorSink};
-use super::{Attempt, StageError, claims, run, scan};
+use super::{Attempt, StageError, claims, extract, run, scan};
 use crate::auth::LeaseScope;
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
@@ -343,7 +343,8 @@ async fn end(core: &Core, caller: &Caller, end: StageEnd) -> Result<CompletionRe
 /// The output of an outside worker, in the form of its stage.
 enum WorkerOutput {
     Verdict(Option<String>),
-    Text(String),
+    /// `None`: the type of the file has no text.
+    Text(Option<String>),
     Chunks(Vec<OutsideChunk>),
     Vectors(Vec<Vec<f32>>),
 }
@@ -356,7 +357,9 @@ struct OutsideVerdict {
 
 #[derive(Deserialize)]
 struct OutsideText {
-    text: String,
+    /// Required, but may be null.
+    #[serde(deserialize_with = "Option::deserialize")]
+    text: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -394,8 +397,12 @@ impl WorkerOutput {
                     _ => Err(VerbError::invalid("output.verdict", form)),
                 }
             }
-            Stage::Extract => read::<OutsideText>(output, "text", "must be a string")
-                .map(|output| WorkerOutput::Text(output.text)),
+            Stage::Extract => read::<OutsideText>(
+                output,
+                "text",
+                "must be a string, or null if the type of the file has no text",
+            )
+            .map(|output| WorkerOutput::Text(output.text)),
             Stage::Chunk => {
                 let parsed: OutsideChunks = read(output, "chunks", "must be a list of {text,start,end}")?;
                 let is_wrong = |chunk: &OutsideChunk| chunk.end < chunk.start || chunk.end > TEXT_OFFSET_MAX;
@@ -445,7 +452,10 @@ impl WorkerOutput {
         match self {
             WorkerOutput::Verdict(None) => Ok(AttemptOutcome::Done(StageOutput::default())),
             WorkerOutput::Verdict(Some(signature)) => Ok(scan::infected(&signature)),
-            WorkerOutput::Text(text) => {
+            WorkerOutput::Text(None) => {
+                Ok(extract::unsupported("the worker reported a type without text".into()))
+            }
+            WorkerOutput::Text(Some(text)) => {
                 let mut sink = TextSink::open(attempt).await?;
                 sink.push(text.as_bytes()).await?;
                 sink.finish("outside", 0).await

@@ -234,7 +234,7 @@ pub(super) async fn run_one(pipeline: &Pipeline, held: &LeasedStageJob) -> Optio
         }
     };
     match &outcome {
-        AttemptOutcome::Done(_) => {
+        AttemptOutcome::Done(_) | AttemptOutcome::Unsupported { .. } => {
             tracing::info!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
             action = "done", durationMs = duration_ms, "stage finished")
         }
@@ -252,7 +252,7 @@ pub(super) async fn run_one(pipeline: &Pipeline, held: &LeasedStageJob) -> Optio
 /// Records a trace span of one attempt, starting at its claim.
 pub(super) fn trace(core: &Core, held: &LeasedStageJob, outcome: &AttemptOutcome) {
     let error = match outcome {
-        AttemptOutcome::Done(_) => None,
+        AttemptOutcome::Done(_) | AttemptOutcome::Unsupported { .. } => None,
         AttemptOutcome::Retry { why, .. }
         | AttemptOutcome::Postponed { why, .. }
         | AttemptOutcome::ObjectUnreadable { why, .. }

@@ -56,13 +56,13 @@ pub struct GrantedPart {
 pub async fn init(
     uploads: &Uploads,
     caller: &Caller,
-    announced: UploadRequest,
+    mut announced: UploadRequest,
     batch: Option<BatchId>,
     key: Option<String>,
 ) -> Result<Grant, VerbError> {
     let core = &uploads.core;
     let mut problems = Problems::default();
-    problems.check(&announced, "");
+    problems.check(core, &mut announced, "");
     problems.check_key(key.as_deref());
     problems.into_result()?;
     check_size(core, &announced, "")?;

@@ -7,6 +7,8 @@ use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
 use wharfinger_lifecycle::file::UploadRequest;
 use wharfinger_lifecycle::limits;
 use wharfinger_lifecycle::name::check_file_name;
+use wharfinger_lifecycle::stage::show_list;
+use wharfinger_lifecycle::stage_choice::choose;
 
 use crate::core::Core;
 use crate::core::{FieldProblem, VerbError};
@@ -29,7 +31,8 @@ impl Problems {
     }
 
     /// `prefix` is put before the names of the fields, for example `files[3].`.
-    pub(crate) fn check(&mut self, announced: &UploadRequest, prefix: &str) {
+    /// Also puts the chosen stages into the configured order.
+    pub(crate) fn check(&mut self, core: &Core, announced: &mut UploadRequest, prefix: &str) {
         if let Err(bad) = check_file_name(&announced.name) {
             self.add(prefix, "fileName", bad.to_string());
         }
@@ -48,6 +51,12 @@ impl Problems {
                 self.add(prefix, "metadata", format!("is longer than {} bytes", limits::METADATA_BYTES_MAX));
             } else if let Err(bad) = check_metadata(metadata) {
                 self.add(prefix, "metadata", bad);
+            }
+        }
+        if let Some(wanted) = &announced.stages {
+            match choose(wanted, &core.plan.stages) {
+                Ok(stages) => announced.stages = Some(stages),
+                Err(bad) => self.add(prefix, "stages", bad.to_string()),
             }
         }
     }
@@ -110,12 +119,14 @@ pub(crate) fn fingerprint<'a>(all: impl IntoIterator<Item = &'a UploadRequest>) 
     let mut hasher = Sha256::new();
     for announced in all {
         let size = announced.size.to_string();
+        let stages = announced.stages.as_deref().map(show_list);
         let parts = [
             Some(announced.name.as_str()),
             Some(size.as_str()),
             announced.content_type.as_deref(),
             announced.checksum_sha256.as_deref(),
             announced.metadata.as_deref(),
+            stages.as_deref(),
         ];
         for part in parts {
             hasher.update(part.map_or(u64::MAX, |text| text.len() as u64).to_be_bytes());

@@ -15,6 +15,8 @@ await scenario(async ({ open }) => {
   const problem = page.locator('[data-problem="dead-letters"]');
   await problem.filter({ hasText: "the scanner has no signatures" }).waitFor();
   await page.locator(".notification", { hasText: "contract.txt" }).waitFor();
+  await window.go(`#/files/${id}`);
+  await page.locator(".file-error", { hasText: "The stage scan failed: the scanner has no signatures." }).waitFor();
   await window.go("#/recovery");
   await page.locator('section[aria-labelledby="h-dead-letters"] tbody tr', { hasText: "the scanner has no signatures" }).waitFor();
   const [letter] = (await api(tokens.user, "GET", "/api/v2/dlq")).body.jobs;

@@ -2,7 +2,7 @@
 
 import { mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { api, check, waitForStatus, expect, fileOf, findFile, place, same, scenario, throttle, tokens, until } from "./scenario.mjs";
+import { api, check, waitForStatus, expect, fileOf, findFile, place, put, same, scenario, throttle, tokens, until } from "./scenario.mjs";
 
 const HOSTILE = "<img src=x onerror=alert(1)> & \"quotes\" 'n' $(true).txt";
 
@@ -142,4 +142,15 @@ await scenario(async ({ open }) => {
   await large.getByRole("button", { name: "Try again: large.txt" }).click();
   await large.locator(".badge.ok").waitFor();
   await waitForStatus(tokens.user, (await findFile(tokens.user, "large.txt")).fileId, "ready");
+
+  // A picture is stored, and its page says so. An empty file is not a type without text.
+  const picture = Buffer.concat([Buffer.from("ffd8ffe000104a46494600", "hex"), Buffer.from(Uint32Array.from({ length: 2000 }, (_, n) => n * 40503).buffer)]);
+  for (const [name, bytes, type, said] of [["photo.jpg", picture, "image/jpeg", "Stored. This type has no text to search."], ["blank.txt", "", "text/plain", "Stored. This file has no text to search."]]) {
+    const id = await put(tokens.user, name, bytes, type);
+    await waitForStatus(tokens.user, id, "ready");
+    await window.go(`#/files/${id}`);
+    await page.locator(".hint", { hasText: said }).waitFor();
+    await page.locator('section[aria-labelledby="h-text"] .placeholder', { hasText: said }).waitFor();
+    if (name === "photo.jpg") await window.screenshot("picture");
+  }
 });

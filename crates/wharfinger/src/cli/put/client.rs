@@ -33,6 +33,8 @@ pub(super) struct Client {
     token: String,
     /// Random with `--again`, so that no earlier upload is recognized. Empty otherwise.
     run_id: String,
+    /// None: all stages of the server.
+    stages: Option<Vec<String>>,
     pub(super) parts_at_once: usize,
     /// One lock per init body: of equal files, the second waits and finds the upload of the first.
     locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -83,6 +85,7 @@ impl Client {
         server: String,
         token: String,
         again: bool,
+        stages: Option<Vec<String>>,
         parts_at_once: usize,
     ) -> Result<Client, String> {
         let http = reqwest::Client::builder()
@@ -90,7 +93,7 @@ impl Client {
             .build()
             .map_err(|error| error.to_string())?;
         let run_id = if again { uuid::Uuid::new_v4().to_string() } else { String::new() };
-        Ok(Client { http, server, token, run_id, parts_at_once, locks: Mutex::default() })
+        Ok(Client { http, server, token, run_id, stages, parts_at_once, locks: Mutex::default() })
     }
 
     pub(super) fn batch_of(&self, files: &[LocalFile]) -> CallBatch {
@@ -121,7 +124,10 @@ impl Client {
     ) -> Result<ServerFile, String> {
         bar.message("hashing");
         let sha256 = hash(file).await.map_err(|error| error.to_string())?;
-        let body = init_body(file, &sha256);
+        let mut body = init_body(file, &sha256);
+        if let Some(stages) = &self.stages {
+            body["stages"] = json!(stages);
+        }
         let lock = self.lock_of(body.to_string());
         let _guard = lock.lock().await;
         let grant = self.init(&body, batch, bar).await?;

@@ -54,6 +54,7 @@ export const processAgain = (letter, kind = "") => actionButton({
   async run() {
     const answer = await post(`/api/v2/dlq/${id(letter.jobId)}/redrive`);
     await refetch.deadLetters();
+    if (answer.status === "ready") return { text: `“${letter.fileName}” is ready.`, detail: `The stage ${letter.stage} is not configured any more.` };
     return { text: `“${letter.fileName}” is ${answer.status} again.` };
   },
 });

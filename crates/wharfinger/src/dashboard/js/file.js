@@ -7,7 +7,7 @@ import { badge, icon } from "./icons.js";
 import { emitChange, live, onNotification } from "./live.js";
 import { loading, placeholder, section } from "./tables.js";
 import { toast } from "./toasts.js";
-import { absolute, bytes, day, duration, exactTime, isFinal, kindOfStatus, number, sentence, statusMeaning, time } from "./words.js";
+import { absolute, bytes, day, duration, exactTime, isFinal, kindOfStatus, number, sentence, stageOfStatus, statusMeaning, time } from "./words.js";
 
 const REFETCH_MS_MIN = 800;
 
@@ -61,6 +61,33 @@ async function download() {
 
 const property = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
 
+/** The stage that failed: that of the dead letter, else the one that the history left for `failed`. */
+function failedStage() {
+  const letter = live.deadLetters?.jobs.find((job) => job.fileId === id);
+  return letter?.stage ?? stageOfStatus(events?.findLast((event) => event.to === "failed")?.from);
+}
+
+function failure() {
+  const stage = failedStage();
+  return `${stage ? `The stage ${stage} failed` : "Processing failed"}: ${sentence(file.error)}`;
+}
+
+/** Says why there is no text. The history knows whether the type has none, or only this file. */
+function withoutText() {
+  if (file.status !== "ready") return "The text is shown when the file is ready.";
+  if (file.textStatus === "none") {
+    const isBlank = events?.some((event) => event.reason.includes("the file has no text"));
+    return `Stored. This ${isBlank ? "file" : "type"} has no text to search.`;
+  }
+  return file.stages?.includes("extract") ? "This file has no passages." : "Stored. Its text was not extracted, because the stage extract was not chosen for it.";
+}
+
+function meaning() {
+  if (file.status === "ready" && file.textStatus === "none") return `${withoutText()} The file can be downloaded.`;
+  // The reason follows.
+  return file.status === "failed" && file.error ? "" : statusMeaning(file.status);
+}
+
 function properties() {
   return h("dl", { class: "properties" },
     property("Size", `${bytes(file.size)} (${number(file.size)} bytes)`),
@@ -68,6 +95,7 @@ function properties() {
     property("Registered", time(file.createdAt)),
     property("Confirmed", time(file.confirmedAt, "not yet")),
     property("Ready", time(file.readyAt, "not yet")),
+    file.stages && property("Stages", file.stages.length ? file.stages.join(", ") : "none"),
     property("Recoveries", number(file.retryCount)),
     property("Id", h("code", {}, file.fileId)),
     file.batchId && property("Batch", h("code", {}, file.batchId)),
@@ -124,14 +152,14 @@ export const filePage = {
     return [
       back,
       h("div", { class: "file-head", "data-key": "head" }, h("h1", { class: "name" }, file.fileName), h("span", { id: "status" }, badge(file.status)), actions()),
-      h("p", { class: "hint" }, statusMeaning(file.status)),
-      file.error && h("p", { class: "file-error" }, icon("warn"), file.status === "failed" ? `Processing failed: ${sentence(file.error)}` : file.error),
+      meaning() && h("p", { class: "hint" }, meaning()),
+      file.error && h("p", { class: "file-error" }, icon("warn"), file.status === "failed" ? failure() : file.error),
       h("div", { class: "columns", "data-key": "columns" },
         section("timeline", "History", timeline()),
         h("div", { class: "stack" },
           section("properties", "Properties", properties()),
           section("text", "Text", chunks?.length ? h("ol", { class: "hits" }, chunks.map((chunk) => h("li", { "data-key": `c${chunk.ordinal}` }, h("p", {}, chunk.text))))
-            : placeholder(file.status === "ready" ? "This file has no text." : "The text is shown when the file is ready."), { hint: chunks?.length ? "The first passages that the search uses." : "" }))),
+            : placeholder(withoutText()), { hint: chunks?.length ? "The first passages that the search uses." : "" }))),
     ];
   },
 };

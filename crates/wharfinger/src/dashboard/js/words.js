@@ -80,6 +80,10 @@ export const day = (text) => days.format(new Date(text));
 export const STATUSES = ["registered", "uploaded", "queued", "scanning", "extracting", "chunking", "embedding", "ready", "failed", "quarantined"];
 export const isFinal = (status) => ["ready", "failed", "quarantined", "deleted"].includes(status);
 
+const STAGES = { scanning: "scan", extracting: "extract", chunking: "chunk", embedding: "embed" };
+/** The stage that a file with this status is in, if it is in one. */
+export const stageOfStatus = (status) => STAGES[status];
+
 const KINDS = { ready: "ok", failed: "bad", quarantined: "bad", registered: "wait", uploaded: "wait", queued: "wait", deleted: "wait" };
 export const kindOfStatus = (status) => KINDS[status] ?? "work";
 

@@ -166,30 +166,6 @@ async fn an_infected_file_cannot_be_downloaded(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-async fn a_file_without_text_fails_at_once_with_a_reason(database: Database) {
-    let env = TestEnv::with_stages(database, ALL, &[]);
-    let server = env.start().await;
-    let me = server.me();
-    let mut picture = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
-    picture.extend((0..2_000u32).flat_map(u32::to_le_bytes));
-    let file = me.enqueue("report.pdf", &picture).await;
-    server.settle().await;
-    let failed = me.file(&file).await;
-    assert_eq!(failed["status"], "failed", "{failed}");
-    let why = failed["error"].as_str().expect("a reason");
-    assert!(why.starts_with("not supported") && why.contains("PNG"), "{why}");
-    let notifications = told(&me).await;
-    assert_eq!((notifications.len(), &notifications[0]["kind"]), (1, &json!("file-failed")));
-    assert_eq!(notifications[0]["data"]["reason"], why);
-    let dead_letters = me.get("/api/v2/dlq").await.expect(200);
-    assert_eq!(dead_letters["jobs"][0]["fileId"], file.as_str());
-    assert_eq!(
-        (&dead_letters["jobs"][0]["stage"], &dead_letters["jobs"][0]["attempts"]),
-        (&json!("extract"), &json!(1))
-    );
-    oracle::catalog_is_sound(&server).await;
-}
-
 async fn a_deleted_file_is_not_processed(database: Database) {
     let env = TestEnv::with_stages(database, ALL, &[]);
     let server = env.start().await;
@@ -256,7 +232,6 @@ on_each_database! {
     a_file_too_large_for_the_disk_delays_no_other_file,
     a_text_becomes_ready_with_chunks_and_vectors,
     an_infected_file_cannot_be_downloaded,
-    a_file_without_text_fails_at_once_with_a_reason,
     a_deleted_file_is_not_processed,
     changed_and_missing_bytes_are_not_processed,
     a_file_keeps_the_stages_it_was_confirmed_with,

@@ -1,5 +1,6 @@
 //! The pipeline: confirmed files and their stages.
 
+mod any_file;
 mod clamd;
 pub mod dead_letters;
 mod derived;

@@ -32,12 +32,13 @@ async fn the_python_worker_processes_files_through_all_stages(database: Database
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     for (file, status) in
-        [(&short, "ready"), (&long, "ready"), (&binary, "failed"), (&infected, "quarantined")]
+        [(&short, "ready"), (&long, "ready"), (&binary, "ready"), (&infected, "quarantined")]
     {
         let found = me.file(file).await;
         assert_eq!(found["status"], status, "{found}\n{}", String::from_utf8_lossy(&output.stdout));
     }
-    assert_eq!(me.file(&binary).await["error"], "not supported: not a text in UTF-8");
+    assert_eq!(me.file(&binary).await["textStatus"], "none");
+    assert_eq!(me.file(&short).await["textStatus"], "extracted");
     assert_eq!(chunks(&me, &short).await[1]["text"], " Tee aus Assam.");
     assert_eq!(chunks(&me, &long).await.len(), 18_000);
     let hits =
