@@ -30,8 +30,8 @@ async fn ask(server: &TestApp, claims: Value) -> Answer {
     with(server, claims).get("/api/v2/quota").await
 }
 
-/// Tenant and `role:user` of whoever has these claims, by a file that they register.
-async fn whoever(server: &TestApp, claims: Value) -> (String, String) {
+/// Tenant and `role:user` of any_user has these claims, by a file that they register.
+async fn any_user(server: &TestApp, claims: Value) -> (String, String) {
     let caller = with(server, claims);
     let tenant = caller.get("/api/v2/quota").await.expect(200)["tenant"].clone();
     let session = caller.get("/api/v2/session").await.expect(200);
@@ -60,19 +60,19 @@ async fn claims_are_found_by_name_and_by_path() {
     .await;
     let nested =
         json!({ "https://example.com/user": "u", "app_metadata": { "org_id": "acme" }, "sub": "other" });
-    assert_eq!(whoever(&server, nested.clone()).await, pair("acme", "user:u"));
+    assert_eq!(any_user(&server, nested.clone()).await, pair("acme", "user:u"));
     let mut both = nested.clone();
     both["app_metadata.org_id"] = json!("by name");
-    assert_eq!(whoever(&server, both.clone()).await.0, "by name", "the whole name comes before the path");
+    assert_eq!(any_user(&server, both.clone()).await.0, "by name", "the whole name comes before the path");
     both["app_metadata.org_id"] = Value::Null;
-    assert_eq!(whoever(&server, both).await.0, "acme", "null is no claim");
+    assert_eq!(any_user(&server, both).await.0, "acme", "null is no claim");
     let mut dotted = nested.clone();
     dotted["resource_access"] = json!({ "com.example.app": { "roles": ["admin"] }, "com": "no object" });
-    assert_eq!(whoever(&server, dotted).await, pair("acme", "admin:u"), "names of objects may have dots");
+    assert_eq!(any_user(&server, dotted).await, pair("acme", "admin:u"), "names of objects may have dots");
     // Some issuers number their users and organizations.
     let numbers =
         json!({ "https://example.com/user": 12345678901234567_u64, "app_metadata": { "org_id": -7 } });
-    assert_eq!(whoever(&server, numbers).await, pair("-7", "user:12345678901234567"));
+    assert_eq!(any_user(&server, numbers).await, pair("-7", "user:12345678901234567"));
 
     // Its own tokens have the same claims.
     let id = server.as_user("t", "u", Role::Admin).upload("a", b"abc").await;
@@ -148,7 +148,7 @@ async fn of_many_roles_the_broadest_counts_and_foreign_ones_are_users() {
         (json!(["worker", "metrics"]), "user"),
     ] {
         let claims = json!({ "sub": "u", "tenant": "t", "role": role });
-        assert_eq!(whoever(&server, claims).await.1, format!("{counts_as}:u"), "{role}");
+        assert_eq!(any_user(&server, claims).await.1, format!("{counts_as}:u"), "{role}");
     }
     // A worker only where it is alone.
     for role in [json!("worker"), json!("batch"), json!(["worker"]), json!(["worker", "batch"])] {
@@ -174,16 +174,16 @@ async fn of_many_roles_the_broadest_counts_and_foreign_ones_are_users() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_without_a_tenant_get_the_default_one() {
     let (_env, server) = start(&[("WHARFINGER_DEFAULT_TENANT", "everybody")]).await;
-    assert_eq!(whoever(&server, json!({ "sub": "u" })).await, pair("everybody", "user:u"));
-    assert_eq!(whoever(&server, json!({ "sub": "u", "tenant": null })).await.0, "everybody");
-    assert_eq!(whoever(&server, json!({ "sub": "u", "tenant": "t" })).await.0, "t");
+    assert_eq!(any_user(&server, json!({ "sub": "u" })).await, pair("everybody", "user:u"));
+    assert_eq!(any_user(&server, json!({ "sub": "u", "tenant": null })).await.0, "everybody");
+    assert_eq!(any_user(&server, json!({ "sub": "u", "tenant": "t" })).await.0, "t");
     // A wrong tenant is not replaced.
     for wrong in [json!(""), json!(["t"]), json!({}), json!(1.5)] {
         ask(&server, json!({ "sub": "u", "tenant": wrong })).await.expect_problem(401, "unauthorized");
     }
     // Each user can be a tenant.
     let (_env, server) = start(&[("WHARFINGER_JWT_TENANT_CLAIM", "sub")]).await;
-    assert_eq!(whoever(&server, json!({ "sub": "u", "tenant": "t" })).await, pair("u", "user:u"));
+    assert_eq!(any_user(&server, json!({ "sub": "u", "tenant": "t" })).await, pair("u", "user:u"));
     let caller = |tenant: &str| crate::test_app::caller(tenant, "u", Role::User);
     assert!(server.app.tokens.mint(&caller("u"), i64::MAX / 2).is_ok());
     let problem = server.app.tokens.mint(&caller("t"), i64::MAX / 2).expect_err("not both").to_string();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ALL, chunks, told, way};
+use super::{ALL, chunks, statuses, told};
 use crate::oracle;
 use crate::test_app::{Client, Database, TestApp, TestEnv, on_each_database};
 use wharfinger::core::Role;
@@ -56,7 +56,7 @@ async fn a_picture_becomes_ready_without_text(database: Database) {
             (&Value::Null, &json!(ALL.split(',').collect::<Vec<_>>()))
         );
         let steps = "registered uploaded queued scanning queued extracting ready";
-        assert_eq!(way(&me, file).await.join(" "), steps);
+        assert_eq!(statuses(&me, file).await.join(" "), steps);
         assert_eq!(last_reason(&me, file).await, format!("extract finished: {why}; skipped: chunk,embed"));
         assert_eq!(chunks(&me, file).await, Vec::<Value>::new());
         me.get(&format!("/api/v2/files/{file}/download")).await.expect(302);
@@ -180,7 +180,7 @@ async fn an_uploader_chooses_stages(database: Database) {
         );
     }
     let steps = "registered uploaded queued scanning queued extracting ready";
-    assert_eq!(way(&me, &file).await.join(" "), steps);
+    assert_eq!(statuses(&me, &file).await.join(" "), steps);
     let listed = me.get("/api/v2/files").await.expect(200);
     let of_list =
         listed["files"].as_array().expect("a list").iter().find(|one| one["fileId"] == file.as_str());
