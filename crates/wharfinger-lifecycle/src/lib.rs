@@ -6,11 +6,13 @@ pub mod change;
 pub mod checksum;
 pub mod derived;
 pub mod diagnosis;
+pub mod download;
 pub mod event;
 pub mod file;
 pub mod id;
 pub mod key;
 pub mod limits;
+pub mod media_type;
 pub mod name;
 pub mod parts;
 pub mod processing;
@@ -21,6 +23,7 @@ pub mod retry;
 pub mod stage;
 pub mod stage_end;
 pub mod state;
+pub mod tenant_policy;
 pub mod transition;
 
 /// Milliseconds since 1970-01-01 UTC. The catalog stores every time in this unit.

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore};
 use wharfinger_stores::{
-    BlobError, BlobStore, GetGrant, MultipartStore as _, Part, PartGrant, PutGrant, SignedRequest,
+    BlobError, BlobStore, Disposition, GetGrant, MultipartStore as _, Part, PartGrant, PutGrant, SignedRequest,
     UnfinishedUpload, WriteMode,
 };
 
@@ -124,6 +124,7 @@ async fn a_tampered_sas_is_refused() {
         pin: pin("any"),
         content_type: Some("image/svg+xml".into()),
         file_name: "Übersicht & Plan 100%=?#.pdf".into(),
+        disposition: Disposition::Attachment,
         lifetime: LIFETIME,
     };
     let signed = store.sign_get(&download).await.expect("signed");
@@ -289,6 +290,7 @@ async fn exactly_the_listed_blocks_become_the_blob() {
         pin: pin("any"),
         content_type: None,
         file_name: "f".into(),
+        disposition: Disposition::Attachment,
         lifetime: LIFETIME,
     };
     let signed = store.sign_get(&grant).await.expect("signed");

@@ -3,7 +3,7 @@
 use futures::TryStreamExt as _;
 use futures::future::join_all;
 use wharfinger_stores::{
-    BlobError, GetGrant, Part, PartGrant, MultipartStore, SignedRequest, UnfinishedUpload,
+    BlobError, Disposition, GetGrant, Part, PartGrant, MultipartStore, SignedRequest, UnfinishedUpload,
 };
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
@@ -72,6 +72,7 @@ pub(super) async fn parts_are_joined_in_the_order_of_their_numbers(fixture: &Sto
         pin: Pin { etag: meta.etag, version_id: meta.version_id },
         content_type: None,
         file_name: "large.mp4".into(),
+        disposition: Disposition::Attachment,
         lifetime: LIFETIME,
     };
     let answer = Client::new().send(&fixture.store.sign_get(&grant).await.expect("signed"), b"").await;

@@ -72,7 +72,7 @@ pub(super) fn of(file: &mut File, file_name: &str) -> Result<Kind, ExtractError>
 }
 
 /// A text may well speak of the signature, but is text then.
-fn is_pdf_after_something(head: &[u8]) -> bool {
+pub(crate) fn is_pdf_after_something(head: &[u8]) -> bool {
     let is_text = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
     !is_text
         && head[..head.len().min(PDF_HEAD_BYTES)]
@@ -118,7 +118,7 @@ fn begins_with(text: &str, beginnings: &[&str]) -> bool {
 }
 
 /// The text after comments and an XML declaration.
-fn after_preamble(text: &str) -> &str {
+pub(crate) fn after_preamble(text: &str) -> &str {
     let mut rest = text.trim_start_matches('\u{feff}').trim_start();
     loop {
         let end = if rest.starts_with("<!--") {

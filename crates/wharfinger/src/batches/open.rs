@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::uploads::Uploads;
 use crate::uploads::init::{idempotency_key, new_file, register, registration};
-use crate::uploads::validate::{Problems, check_size, fingerprint};
+use crate::uploads::validate::{Problems, check_rules, fingerprint};
 
 pub async fn open(
     uploads: &Uploads,
@@ -20,7 +20,11 @@ pub async fn open(
     key: Option<String>,
 ) -> Result<BatchGrant, VerbError> {
     let core = &uploads.core;
-    check(core, &announced, key.as_deref())?;
+    check(&announced, key.as_deref())?;
+    let policy = uploads.rules.of_tenant(&caller.tenant).await?;
+    for (n, one) in announced.iter().enumerate() {
+        check_rules(core, &policy, one, &format!("files[{n}]."))?;
+    }
     let now = core.clock.now();
     let fingerprint = fingerprint(&announced);
     let id = BatchId(fresh_id(now));
@@ -66,7 +70,7 @@ async fn repeat(core: &Core, caller: &Caller, id: BatchId) -> Result<BatchGrant,
     }
 }
 
-fn check(core: &Core, announced: &[UploadRequest], key: Option<&str>) -> Result<(), VerbError> {
+fn check(announced: &[UploadRequest], key: Option<&str>) -> Result<(), VerbError> {
     if announced.len() > BATCH_FILES_MAX {
         return Err(VerbError::invalid(
             "files",
@@ -78,6 +82,5 @@ fn check(core: &Core, announced: &[UploadRequest], key: Option<&str>) -> Result<
     for (n, announced) in announced.iter().enumerate() {
         problems.check(announced, &format!("files[{n}]."));
     }
-    problems.into_result()?;
-    announced.iter().enumerate().try_for_each(|(n, one)| check_size(core, one, &format!("files[{n}].")))
+    problems.into_result()
 }

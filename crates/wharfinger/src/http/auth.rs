@@ -34,7 +34,19 @@ pub(super) async fn authenticate(parts: &Parts, app: &Shared) -> Result<Session,
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, token)| token.trim())
         .ok_or_else(|| Problem::unauthorized("Send the header `Authorization: Bearer <token>`."))?;
-    app.tokens.verify(token, app.core.clock.now()).await.map_err(Problem::unauthorized)
+    let session = app.tokens.verify(token, app.core.clock.now()).await.map_err(Problem::unauthorized)?;
+    admit(&session.caller, app).await?;
+    Ok(session)
+}
+
+/// Counts the request for its tenant. Operators and workers act for all tenants, so they have no limit.
+async fn admit(caller: &Caller, app: &Shared) -> Result<(), Problem> {
+    match caller.role {
+        Role::User | Role::Admin => {
+            app.rules.admit_request(&caller.tenant).await.map_err(Problem::tenant_rate)
+        }
+        Role::Operator | Role::Worker => Ok(()),
+    }
 }
 
 /// A caller that leases jobs: an outside worker or an operator.

@@ -15,6 +15,7 @@ mod health;
 mod maintenance;
 mod orphans;
 mod page;
+mod policy;
 mod problem;
 mod quota;
 mod server;
@@ -144,6 +145,7 @@ fn api_routes() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(quota::get))
         .routes(routes!(quota::set))
         .routes(routes!(quota::list))
+        .routes(routes!(policy::get, policy::set))
         .routes(routes!(orphans::get))
         .routes(routes!(maintenance::trigger))
         .routes(routes!(maintenance::status))

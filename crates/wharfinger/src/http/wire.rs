@@ -1,7 +1,9 @@
 //! JSON types of requests and answers: camelCase names, times as RFC 3339.
 
 mod cleanups;
+pub mod downloads;
 mod notifications;
+pub mod policies;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

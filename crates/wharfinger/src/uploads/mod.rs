@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod confirm;
+mod content;
 pub mod delete;
 pub mod download;
 pub mod find;
@@ -20,6 +21,7 @@ use wharfinger_lifecycle::file::{Change, File};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::quota::Quota;
+use crate::rules::Rules;
 use crate::telemetry::metric;
 use confirm::ChecksumReader;
 use receive::IncomingUploads;
@@ -29,6 +31,7 @@ use transfers::Transfers;
 pub struct Uploads {
     pub core: Arc<Core>,
     pub quota: Arc<Quota>,
+    pub rules: Arc<Rules>,
     /// Uploads to the local store that this process is receiving.
     incoming: IncomingUploads,
     /// Computes the checksums of objects.
@@ -38,10 +41,11 @@ pub struct Uploads {
 }
 
 impl Uploads {
-    pub fn new(core: Arc<Core>, quota: Arc<Quota>) -> Uploads {
+    pub fn new(core: Arc<Core>, quota: Arc<Quota>, rules: Arc<Rules>) -> Uploads {
         Uploads {
             core,
             quota,
+            rules,
             incoming: IncomingUploads::default(),
             checksums: Arc::default(),
             transfers: Transfers::default(),

@@ -126,4 +126,10 @@ fn bytes_are_sent_directly_to_a_store_of_another_origin() {
         ("STORE", endpoint.as_str()),
     ];
     run("store_on_other_origin", &settings);
+    run("inline", &settings);
+}
+
+#[test]
+fn pages_of_other_origins_show_pictures_and_no_uploaded_file_runs() {
+    run("inline", &[("PIPELINE_STAGES", "")]);
 }
