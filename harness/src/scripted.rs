@@ -25,7 +25,9 @@ pub struct ScriptedServer {
 impl ScriptedServer {
     /// What is answered may depend on the request and on how many came before it. It is written as it is, and
     /// then the connection is closed.
-    pub fn start(answer: impl Fn(&ReceivedRequest, usize) -> Vec<u8> + Send + Sync + 'static) -> ScriptedServer {
+    pub fn start(
+        answer: impl Fn(&ReceivedRequest, usize) -> Vec<u8> + Send + Sync + 'static,
+    ) -> ScriptedServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let (asked, ended) = (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), Arc::<AtomicBool>::default());

@@ -156,15 +156,33 @@ const SAME: &[&[&str]] = &[
     &["application/rtf", "text/rtf"],
     &["application/postscript", "application/eps", "image/x-eps"],
     &["application/vnd.sqlite3", "application/x-sqlite3"],
-    &["application/font-woff", "font/woff", "font/woff2", "application/font-woff2", "application/x-font-woff"],
-    &["application/font-sfnt", "font/ttf", "font/otf", "font/sfnt", "font/collection", "application/x-font-ttf"],
+    &[
+        "application/font-woff",
+        "font/woff",
+        "font/woff2",
+        "application/font-woff2",
+        "application/x-font-woff",
+    ],
+    &[
+        "application/font-sfnt",
+        "font/ttf",
+        "font/otf",
+        "font/sfnt",
+        "font/collection",
+        "application/x-font-ttf",
+    ],
     &[
         "application/vnd.microsoft.portable-executable",
         "application/x-msdownload",
         "application/x-dosexec",
         "application/x-msdos-program",
     ],
-    &["application/x-executable", "application/x-elf", "application/x-sharedlib", "application/x-pie-executable"],
+    &[
+        "application/x-executable",
+        "application/x-elf",
+        "application/x-sharedlib",
+        "application/x-pie-executable",
+    ],
     &["text/html", "application/xhtml+xml"],
     &["text/xml", "application/xml"],
     &["text/x-shellscript", "application/x-sh", "application/x-shellscript", "text/x-sh"],
@@ -235,7 +253,9 @@ fn is_possible(found: &str, declared: &str) -> bool {
         }
         "image/openraster" | "application/epub+zip" => false,
         _ if CONTAINERS.contains(&found) => {
-            (declared.starts_with("application/") || declared.starts_with("model/") || declared.ends_with("+zip"))
+            (declared.starts_with("application/")
+                || declared.starts_with("model/")
+                || declared.ends_with("+zip"))
                 && !is_text(declared)
                 && !NO_CONTAINER.iter().any(|other| is_same(other, declared))
         }
@@ -375,7 +395,11 @@ mod tests {
             ("application/octet-stream", "application/octet-stream", Some("text/html"), Ok(())),
             ("video/mp4", "video/mp4", Some("video/quicktime"), Ok(())),
         ] {
-            assert_eq!(list(allowed).check_content(declared, bytes), expected, "{allowed} {declared} {bytes:?}");
+            assert_eq!(
+                list(allowed).check_content(declared, bytes),
+                expected,
+                "{allowed} {declared} {bytes:?}"
+            );
         }
     }
 

@@ -47,9 +47,7 @@ fn of_markup(head: &[u8]) -> Option<&'static str> {
     if begins_with_tag(after, "<?php") || begins_with_tag(after, "<?") && !start.starts_with("<?xml") {
         return Some("text/x-php");
     }
-    let is_html = |text: &str| {
-        text.starts_with("<!--") || HTML.iter().any(|tag| begins_with_tag(text, tag))
-    };
+    let is_html = |text: &str| text.starts_with("<!--") || HTML.iter().any(|tag| begins_with_tag(text, tag));
     if is_html(start) || is_html(after) {
         return Some("text/html");
     }
@@ -99,8 +97,7 @@ fn decoded(head: &[u8]) -> std::borrow::Cow<'_, str> {
 
 /// UTF-8 without control characters. The last character may be cut.
 fn is_plain_text(head: &[u8]) -> bool {
-    let is_utf8 =
-        std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
+    let is_utf8 = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
     is_utf8 && !head.iter().any(|byte| *byte < 0x20 && !b"\t\n\r\x0c\x1b".contains(byte))
 }
 

@@ -88,8 +88,7 @@ pub(super) async fn a_policy_is_changed_field_by_field(db: &TestDb) {
         requests_per_second: Some(Some(0)),
         ..TenantPolicyChange::default()
     };
-    let expected =
-        TenantPolicy { allowed_types: Some(types), requests_per_second: Some(0), ..none.clone() };
+    let expected = TenantPolicy { allowed_types: Some(types), requests_per_second: Some(0), ..none.clone() };
     let set = async |change| db.catalog.set_tenant_policy(&harbour, change, NOW).await.expect("set");
     assert_eq!(set(change).await, expected);
     // Two changes of different fields at the same time.

@@ -9,8 +9,8 @@ use wharfinger_lifecycle::key::encode_part;
 use super::entra::{Entra, KEY_LIFETIME};
 use super::error;
 use super::sas::{SasGrant, SigningKey};
-use crate::{BlobError, URL_LIFE_MAX};
 use crate::http::{self, CallError, Service};
+use crate::{BlobError, URL_LIFE_MAX};
 
 /// Read, add, create, write, delete, delete versions, list.
 const OWN_PERMISSIONS: &str = "racwdxl";

@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore};
 use wharfinger_stores::{
-    BlobError, BlobStore, Disposition, GetGrant, MultipartStore as _, Part, PartGrant, PutGrant, SignedRequest,
-    UnfinishedUpload, WriteMode,
+    BlobError, BlobStore, Disposition, GetGrant, MultipartStore as _, Part, PartGrant, PutGrant,
+    SignedRequest, UnfinishedUpload, WriteMode,
 };
 
 use super::fixture::{LIFETIME, azure_options, key, pin};

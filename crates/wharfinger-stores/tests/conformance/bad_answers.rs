@@ -176,11 +176,12 @@ async fn a_key_missing_in_the_answer_is_not_deleted() {
 #[tokio::test]
 async fn a_store_without_bulk_delete_deletes_one_by_one() {
     for refusal in [(501, "NotImplemented"), (405, "MethodNotAllowed")] {
-        let server = ScriptedServer::start(move |asked, _| match (asked.method.as_str(), asked.path.as_bytes()) {
-            ("POST", _) => error(refusal.0, refusal.1),
-            (_, path) if path.starts_with(b"/bucket/uploads/t/u/b") => error(403, "AccessDenied"),
-            _ => b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_vec(),
-        });
+        let server =
+            ScriptedServer::start(move |asked, _| match (asked.method.as_str(), asked.path.as_bytes()) {
+                ("POST", _) => error(refusal.0, refusal.1),
+                (_, path) if path.starts_with(b"/bucket/uploads/t/u/b") => error(403, "AccessDenied"),
+                _ => b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_vec(),
+            });
         let store = store(&server).await;
         for _ in 0..2 {
             let outcomes = store.delete_many(&three()).await;

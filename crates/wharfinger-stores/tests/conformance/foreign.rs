@@ -51,7 +51,8 @@ async fn is_listed_whole(options: S3Options, put: impl Fn(&str, &str) + Sync) {
 
 #[tokio::test]
 async fn odd_keys_are_listed_by_the_strict_server() {
-    is_listed_whole(strict_options(), |bucket, key| strict_s3::shared().insert_object(bucket, key, b"x")).await;
+    is_listed_whole(strict_options(), |bucket, key| strict_s3::shared().insert_object(bucket, key, b"x"))
+        .await;
 }
 
 #[tokio::test]

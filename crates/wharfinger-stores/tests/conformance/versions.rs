@@ -110,8 +110,14 @@ async fn the_pinned_version_is_served() {
     put(&store, &key, "put over it").await;
 
     let file_name = "f.txt".to_owned();
-    let grant =
-        GetGrant { key: key.clone(), pin: pin.clone(), content_type: None, file_name, disposition: Disposition::Attachment, lifetime: LIFETIME };
+    let grant = GetGrant {
+        key: key.clone(),
+        pin: pin.clone(),
+        content_type: None,
+        file_name,
+        disposition: Disposition::Attachment,
+        lifetime: LIFETIME,
+    };
     let signed = store.sign_get(&grant).await.expect("signed");
     let client = Client::new();
     assert_eq!(client.send(&signed, b"").await.text(), "confirmed");

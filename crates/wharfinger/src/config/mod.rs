@@ -177,9 +177,11 @@ impl Settings {
                 .map(|list| TypeList::parse(&list))
                 .transpose()
                 .map_err(|bad| BadSetting::new("UPLOAD_ALLOWED_TYPES", bad.to_string()))?,
-            tenant_requests_per_second: values
-                .integer("TENANT_REQUESTS_PER_SECOND", 0, REQUESTS_PER_SECOND_MAX.into())?
-                as u32,
+            tenant_requests_per_second: values.integer(
+                "TENANT_REQUESTS_PER_SECOND",
+                0,
+                REQUESTS_PER_SECOND_MAX.into(),
+            )? as u32,
             unconfirmed_limit_percent: values.integer("UNCONFIRMED_LIMIT_PERCENT", 1, 100)? as u8,
             upload_window_ms: values.integer("UPLOAD_WINDOW_MS", 1, 7 * 86_400_000)? as i64,
             upload_grace_ms: values.integer("UPLOAD_GRACE_MS", 0, DURATION_MS_MAX)? as i64,

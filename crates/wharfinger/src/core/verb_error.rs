@@ -129,9 +129,13 @@ fn not_allowed_text(field: &str, given: Option<&str>, allowed: &TypeList) -> Str
 fn wrong_content_text(declared: &str, found: Option<&str>, allowed: &TypeList) -> String {
     match found {
         Some(found) => {
-            format!("The uploaded bytes are {found}, not {declared}, and that is not allowed here. Allowed: {allowed}")
+            format!(
+                "The uploaded bytes are {found}, not {declared}, and that is not allowed here. Allowed: {allowed}"
+            )
         }
-        None => format!("The uploaded bytes are not {declared}. Upload another file, or announce its real type"),
+        None => {
+            format!("The uploaded bytes are not {declared}. Upload another file, or announce its real type")
+        }
     }
 }
 

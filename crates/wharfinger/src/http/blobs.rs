@@ -10,8 +10,8 @@ use futures::StreamExt as _;
 use wharfinger_lifecycle::download::downloadable;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_stores::{BlobError, Disposition};
 use wharfinger_stores::disk::{DiskStore, SignedQuery};
+use wharfinger_stores::{BlobError, Disposition};
 
 use super::Shared;
 use super::extract::QueryParams;

@@ -148,10 +148,7 @@ impl Rules {
     }
 }
 
-fn entry<'k>(
-    known: &'k mut HashMap<TenantId, KnownPolicy>,
-    tenant: &TenantId,
-) -> &'k mut KnownPolicy {
+fn entry<'k>(known: &'k mut HashMap<TenantId, KnownPolicy>, tenant: &TenantId) -> &'k mut KnownPolicy {
     if known.len() >= TENANTS_MAX && !known.contains_key(tenant) {
         known.clear();
     }

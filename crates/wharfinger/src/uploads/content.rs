@@ -17,7 +17,8 @@ pub(super) async fn check_type(uploads: &Uploads, file: &File, pin: &Pin) -> Res
     if allowed.allows("*/*") {
         return Ok(());
     }
-    let not_allowed = |given| VerbError::TypeNotAllowed { field: "contentType".into(), given, allowed: allowed.clone() };
+    let not_allowed =
+        |given| VerbError::TypeNotAllowed { field: "contentType".into(), given, allowed: allowed.clone() };
     // Announced while no list was set.
     let Some(declared) = file.content_type.as_deref() else { return Err(not_allowed(None)) };
     let head = head(uploads, file, pin).await?;
@@ -53,7 +54,10 @@ async fn head(uploads: &Uploads, file: &File, pin: &Pin) -> Result<Vec<u8>, Verb
         head.extend_from_slice(&chunk[..chunk.len().min(wanted - head.len())]);
     }
     if head.len() < wanted {
-        return Err(VerbError::Unavailable(format!("the store returned only {} of {wanted} bytes", head.len())));
+        return Err(VerbError::Unavailable(format!(
+            "the store returned only {} of {wanted} bytes",
+            head.len()
+        )));
     }
     Ok(head)
 }

@@ -18,6 +18,8 @@ use crate::{batches, oracle};
 
 const BYTES: &[u8] = b"forty-two bytes of cargo, give or take one";
 const DAY_MS: i64 = 86_400_000;
+/// Of a tenant without files.
+const POLICY: &str = "/api/v2/tenants/nobody/policy";
 /// More calls than any verb makes: a run that needs more has lost its way.
 const CALLS_MAX: u64 = 200;
 
@@ -51,6 +53,7 @@ enum Verb {
     /// A stuck file, whose worker did not come back, by the sweep and by a person.
     Recover,
     Retry,
+    SetPolicy,
 }
 
 /// What a server was asked before the fault.
@@ -90,7 +93,7 @@ impl Verb {
     /// Brings a file to the state that the verb is for.
     async fn prepare(self, env: &TestEnv, server: &TestApp) -> Option<Scene> {
         let me = server.me();
-        if matches!(self, Verb::Init | Verb::InitWithKey | Verb::OpenBatch) {
+        if matches!(self, Verb::Init | Verb::InitWithKey | Verb::OpenBatch | Verb::SetPolicy) {
             return None;
         }
         if matches!(self, Verb::CompleteBatch | Verb::CancelBatch | Verb::ExpireBatch) {
@@ -155,6 +158,9 @@ impl Verb {
             (Verb::Reissue, _) => Some(me.post(&format!("{path}/url"), serde_json::json!({})).await),
             (Verb::Download, _) => Some(me.get(&format!("{path}/download")).await),
             (Verb::DeleteRegistered | Verb::DeleteReady, _) => Some(me.delete(&path).await),
+            (Verb::SetPolicy, _) => {
+                Some(server.operator().put(POLICY, json!({ "allowedTypes": [format!("x/{key}")] })).await)
+            }
             (Verb::OpenBatch, _) => Some(open_batch(server, key).await),
             (Verb::CompleteBatch, Some(scene)) => Some(batches::complete(&me, &scene.batch).await),
             (Verb::CancelBatch, Some(scene)) => Some(batches::cancel(&me, &scene.batch).await),
@@ -316,6 +322,10 @@ async fn check_promises(
             if let (true, Some(answer)) = (acknowledged, answer) {
                 assert_eq!(batches::each(&answer.body, "fileId"), batches::each(&first, "fileId"));
             }
+        }
+        (Verb::SetPolicy, _) if acknowledged => {
+            let policy = server.operator().get(POLICY).await.expect(200);
+            assert_eq!(policy["allowedTypes"][0], format!("x/{key}").to_lowercase());
         }
         (Verb::CompleteBatch, Some(scene)) => {
             let completed = batches::complete(&me, &scene.batch).await.expect(200);
@@ -534,6 +544,7 @@ every_verb! {
     complete_batch: CompleteBatch,
     cancel_batch: CancelBatch,
     expire_batch: ExpireBatch,
+    set_policy: SetPolicy,
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -35,7 +35,8 @@ async fn a_text_that_the_server_does_not_take_is_refused_with_its_words() {
             json!({"detail": "maximum context length is 8192 tokens"}),
             json!({"detail": [{"msg": "maximum context length is 8192 tokens"}]}),
         ] {
-            let server = ScriptedServer::start(move |_, _| response(status, "application/json", &body.to_string()));
+            let server =
+                ScriptedServer::start(move |_, _| response(status, "application/json", &body.to_string()));
             let error = client(&server).embed(&texts(2)).await.expect_err("refused");
             assert!(!error.is_retryable() && matches!(error, EmbedError::Refused(_)), "{error:?}");
             let why = told(&error);
@@ -57,8 +58,9 @@ async fn nobody_is_sent_on_with_the_key() {
     for status in [301, 302, 303, 307, 308] {
         for to in [elsewhere.as_str(), "/v2/embeddings"] {
             let headers = format!("location: {to}");
-            let server =
-                ScriptedServer::start(move |_, _| with_headers(response(status, "text/html", "moved"), &headers));
+            let server = ScriptedServer::start(move |_, _| {
+                with_headers(response(status, "text/html", "moved"), &headers)
+            });
             let error = client(&server).embed(&texts(2)).await.expect_err("sent on");
             assert!(error.is_retryable() && matches!(error, EmbedError::NotAllowed(_)), "{error:?}");
             let host = if to == elsewhere { "localhost" } else { "127.0.0.1" };

@@ -51,7 +51,9 @@ impl DownloadQuery {
 #[serde(rename_all = "camelCase")]
 pub struct DownloadView {
     /// Needs no token.
-    #[schema(example = "https://files.example.com/blobs/uploads/acme/ada/01a1ddbc-73f6-7ed5-96bc-09d1851af368?expires=1767268800000&sig=abc")]
+    #[schema(
+        example = "https://files.example.com/blobs/uploads/acme/ada/01a1ddbc-73f6-7ed5-96bc-09d1851af368?expires=1767268800000&sig=abc"
+    )]
     pub url: String,
     #[schema(example = "2026-01-01T12:00:00.000Z")]
     pub expires_at: String,

@@ -43,7 +43,10 @@ impl SetPolicyRequest {
             0 => Err(Problem::invalid("maxFileSizeBytes", "must be at least 1")),
             size if size > defaults.file_size_bytes_max => {
                 let max = defaults.file_size_bytes_max;
-                Err(Problem::invalid("maxFileSizeBytes", format!("must be at most {max} (MAX_FILE_SIZE_BYTES)")))
+                Err(Problem::invalid(
+                    "maxFileSizeBytes",
+                    format!("must be at most {max} (MAX_FILE_SIZE_BYTES)"),
+                ))
             }
             size => Ok(size),
         };

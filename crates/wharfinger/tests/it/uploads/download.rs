@@ -171,7 +171,8 @@ const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01";
 async fn typed(me: &Client<'_>, name: &str, content_type: &str, bytes: &[u8]) -> String {
     let body = json!({ "fileName": name, "size": bytes.len(), "contentType": content_type });
     let grant = me.post("/api/v2/files/init", body).await.expect(201);
-    me.server.put_bytes(&grant, bytes).await.expect(200);
+    let sent = me.server.put_bytes(&grant, bytes).await.status;
+    assert!(sent.is_success(), "{sent}");
     me.confirm(&id(&grant)).await.expect(200);
     id(&grant)
 }
@@ -227,7 +228,9 @@ async fn a_link_is_shown_inline_only_if_no_browser_can_run_it(env: TestEnv) {
         assert!(disposition.starts_with("attachment;"), "{disposition}");
     }
     let untyped = me.upload("a", b"abc").await;
-    me.get(&format!("/api/v2/files/{untyped}/download?disposition=inline")).await.expect_problem(415, "not_inline");
+    me.get(&format!("/api/v2/files/{untyped}/download?disposition=inline"))
+        .await
+        .expect_problem(415, "not_inline");
     for (option, field) in [
         ("disposition=show", "disposition"),
         ("expiresIn=0", "expiresIn"),

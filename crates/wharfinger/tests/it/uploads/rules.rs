@@ -63,7 +63,8 @@ async fn a_list_of_types_holds_for_names_and_for_bytes(env: TestEnv) {
     server.put_bytes(&batch["files"][0], PNG).await.expect(200);
     server.put_bytes(&batch["files"][1], HTML).await.expect(200);
     let path = format!("/api/v2/batches/{}", batch["batchId"].as_str().expect("an id"));
-    let problem = me.post(&format!("{path}/complete"), json!({})).await.expect_problem(409, "batch_incomplete");
+    let problem =
+        me.post(&format!("{path}/complete"), json!({})).await.expect_problem(409, "batch_incomplete");
     assert_eq!(problem["files"][0]["status"], "ready");
     assert_eq!(problem["files"][1]["code"], "type_not_allowed", "{problem}");
     me.post(&format!("{path}/cancel"), json!({})).await.expect(200);
@@ -92,7 +93,8 @@ async fn on_s3() {
 }
 
 async fn operators_set_rules_of_single_tenants(database: Database) {
-    let env = TestEnv::with(database, &[("UPLOAD_ALLOWED_TYPES", "image/*"), ("MAX_FILE_SIZE_BYTES", "1000")]);
+    let env =
+        TestEnv::with(database, &[("UPLOAD_ALLOWED_TYPES", "image/*"), ("MAX_FILE_SIZE_BYTES", "1000")]);
     let (server, another) = (env.start().await, env.start().await);
     let (me, operator) = (server.me(), server.operator());
     for role in [Role::User, Role::Admin, Role::Worker] {
@@ -122,7 +124,8 @@ async fn operators_set_rules_of_single_tenants(database: Database) {
     let elsewhere = another.me();
     let zip = || typed("a.zip", "application/zip", b"PK");
     elsewhere.post("/api/v2/files/init", zip()).await.expect_problem(415, "type_not_allowed");
-    let set = operator.put(POLICY, json!({ "allowedTypes": ["Application/Zip"], "maxFileSizeBytes": 10 })).await;
+    let set =
+        operator.put(POLICY, json!({ "allowedTypes": ["Application/Zip"], "maxFileSizeBytes": 10 })).await;
     let set = set.expect(200);
     assert_eq!(set["allowedTypes"], json!(["application/zip"]));
     assert_eq!(set["effective"]["maxFileSizeBytes"], 10);
