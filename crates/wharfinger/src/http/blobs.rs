@@ -116,7 +116,8 @@ pub(super) async fn get(
         }
     };
     set(header::CONTENT_LENGTH, range.length.to_string());
-    set(header::CONTENT_TYPE, query.content_type.unwrap_or_else(|| "application/octet-stream".into()));
+    let content_type = query.content_type.as_deref().unwrap_or("application/octet-stream");
+    set(header::CONTENT_TYPE, content_type.to_owned());
     set(header::ETAG, format!("\"{etag}\""));
     set(header::ACCEPT_RANGES, "bytes".into());
     if status == StatusCode::PARTIAL_CONTENT {
@@ -127,11 +128,24 @@ pub(super) async fn get(
     let disposition = if query.inline == Some(true) { Disposition::Inline } else { Disposition::Attachment };
     set(header::CONTENT_DISPOSITION, disposition.header(query.name.as_deref().unwrap_or("file")));
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff".into());
-    set(header::CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'".into());
-    // Whoever has the URL may use it, so pages of other origins may show the file.
+    let policy = match &query.content_type {
+        Some(shown) if query.inline == Some(true) && is_film_or_sound(shown) => PLAYER_POLICY,
+        _ => "sandbox; default-src 'none'",
+    };
+    set(header::CONTENT_SECURITY_POLICY, policy.into());
+    // Anyone who has the URL may use it, so pages of other origins may show the file.
     set(HeaderName::from_static("cross-origin-resource-policy"), "cross-origin".into());
     set(header::CACHE_CONTROL, "private, no-store".into());
     Ok(response)
+}
+
+/// A browser opens films and sound in a page of its own, which reads the URL once more. Without `allow-same-origin` it may not.
+/// Scripts stay forbidden: the sandbox has no `allow-scripts`.
+const PLAYER_POLICY: &str =
+    "sandbox allow-same-origin; default-src 'none'; media-src 'self'; style-src 'unsafe-inline'";
+
+fn is_film_or_sound(content_type: &str) -> bool {
+    content_type.starts_with("video/") || content_type.starts_with("audio/")
 }
 
 fn read_problem(error: BlobError) -> Problem {

@@ -32,6 +32,18 @@ function png(width, height) {
   return Buffer.concat([Buffer.from("\x89PNG\r\n\x1a\n", "latin1"), chunk("IHDR", header), chunk("IDAT", deflateSync(rows)), chunk("IEND", Buffer.alloc(0))]);
 }
 
+/** A second of silence. */
+function wav() {
+  const bytes = Buffer.alloc(44 + 8_000, 128);
+  bytes.write("RIFF", 0);
+  bytes.writeUInt32LE(36 + 8_000, 4);
+  bytes.write("WAVEfmt ", 8);
+  [16, 0x10001, 8_000, 8_000, 0x80001].forEach((value, n) => bytes.writeUInt32LE(value, 16 + 4 * n));
+  bytes.write("data", 36);
+  bytes.writeUInt32LE(8_000, 40);
+  return bytes;
+}
+
 const link = (id, options = "") => expect(tokens.user, "GET", `/api/v2/files/${id}/download?redirect=false${options}`).then((answer) => answer.url);
 
 await scenario(async ({ open }) => {
@@ -44,11 +56,13 @@ await scenario(async ({ open }) => {
     const refused = await api(tokens.user, "GET", `/api/v2/files/${id}/download?disposition=inline`);
     same([refused.status, refused.body.code], [415, "not_inline"], "inline of a type that can run");
   }
+  const sound = await put(tokens.user, "silence.wav", wav(), "audio/wav");
   const inline = "&disposition=inline&expiresIn=600";
   const urls = {
     picture: await link(picture, inline),
     fake: await link(fake, inline),
     text: await link(text, inline),
+    sound: await link(sound, inline),
     page: await link(page),
     drawing: await link(drawing),
   };
@@ -88,6 +102,10 @@ await scenario(async ({ open }) => {
       check((await tab.title()) !== "HACKED" && !dialogs.length, `${name} ran`);
       if (name === "text") same((await tab.locator("body").innerText()).startsWith("<!doctype html>"), true, "the text as text");
     }
+    // Film and sound play when they are opened by themselves.
+    const { page: player } = await open();
+    await player.goto(urls.sound);
+    await until(() => player.locator("video").evaluate((video) => video.readyState >= 1), "the sound is loaded");
   } finally {
     server.close();
   }
