@@ -42,7 +42,7 @@ async fn other_bytes_are_not_taken_for_restored_ones(database: Database) {
     std::fs::write(object_of(&env, &file), b"cargo that was replaced").expect("the object");
     restore(&env, &file);
     let path = format!("/api/v2/files/{file}");
-    server.me().get(&format!("{path}/download")).await.expect_problem(409, "not_ready");
+    server.me().get(&format!("{path}/download")).await.expect_problem(409, "quarantined");
     assert_eq!(server.me().get(&path).await.expect(200)["status"], "quarantined");
     oracle::catalog_is_sound(&server).await;
 }
