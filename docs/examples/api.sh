@@ -141,6 +141,8 @@ REFUSAL=quota_exceeded refused 403 POST /api/v2/files/init -d "{\"fileName\":\"h
 as "$OPERATOR_TOKEN"
 call 200 PUT "/api/v2/tenants/suite-$$/quota" -d '{"limit":1048576}'
 [ "$(field limit)" = 1048576 ] || fail "the limit was not set"
+call 200 PUT "/api/v2/tenants/suite-$$/policy" -d '{"allowedTypes":["image/*"],"requestsPerSecond":50}'; has '"effective"'
+get "/api/v2/tenants/suite-$$/policy"; has 'image/*'
 get "/api/v2/tenants?limit=1000"; has "\"tenant\":\"$TENANT\""
 get "/api/v2/keys?limit=100"
 get /api/v2/session; has "\"role\":\"operator\""

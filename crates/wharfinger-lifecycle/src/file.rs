@@ -311,6 +311,8 @@ pub fn quarantine(file: &File, why: &str, now: UnixMs) -> Result<Change, Transit
     change.apply(Event::Quarantined, why)?;
     change.after.error = Some(stored_reason(why));
     change.after.stage = None;
+    change.after.failed_at = None;
+    change.after.warned_at = None;
     change.after.next_check_at = None;
     change.job = JobEffect::RemoveAll;
     change.notification = Some(FileNotification::Quarantined);

@@ -256,10 +256,15 @@ pub fn redrive(
     Ok(change)
 }
 
-/// Discards the dead letter of a failed file: the file stays failed and has no stage to resume at.
+/// Discards the dead letter of a failed file: the file stays failed and has no stage to resume at. The rest of its stages is
+/// removed from the list, except a scan that has not ended. So the last one tells [`crate::download`] whether the scan has.
 pub fn discard(file: &File, dead_job: JobId, now: UnixMs) -> Change {
     let mut change = Change::new(file, now);
     change.add_note("dead letter discarded");
+    if let Some(failed_at) = file.stages().iter().position(|stage| Some(*stage) == file.stage) {
+        let scan = file.stages().iter().position(|stage| *stage == Stage::Scan).unwrap_or(0);
+        change.after.stages = Some(file.stages()[..=failed_at.max(scan)].to_vec());
+    }
     change.after.stage = None;
     change.job = JobEffect::Remove { job: dead_job };
     change

@@ -94,6 +94,8 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
         Status::Failed => match event {
             Event::Redriven => Ok(Status::Queued),
             Event::NothingLeft => Ok(Status::Ready),
+            // Its object was changed by another program.
+            Event::Quarantined => Ok(Status::Quarantined),
             Event::Deleted | Event::Expired => Ok(Status::Deleted),
             Event::Confirmed
             | Event::Enqueued
@@ -103,7 +105,6 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Retried
             | Event::Recovered
             | Event::Failed
-            | Event::Quarantined
             | Event::Reclaimed => not_allowed,
         },
         Status::Quarantined => match event {

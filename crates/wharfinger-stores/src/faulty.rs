@@ -1,6 +1,7 @@
 //! Wraps a store and makes its calls fail as a fault plan says.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -42,6 +43,10 @@ impl BlobStore for FaultyBlobs {
 
     async fn sign_get(&self, grant: &GetGrant) -> Result<SignedRequest, BlobError> {
         self.faults.around("sign get", self.inner.sign_get(grant)).await
+    }
+
+    fn url_life_max(&self) -> Duration {
+        self.inner.url_life_max()
     }
 
     async fn head(&self, key: &ObjectKey, version_id: Option<&str>) -> Result<ObjectMeta, BlobError> {

@@ -125,15 +125,39 @@ pub struct GetGrant {
     pub pin: Pin,
     pub content_type: Option<String>,
     pub file_name: String,
+    pub disposition: Disposition,
     pub lifetime: UrlLifetime,
 }
 
-impl GetGrant {
-    /// The `Content-Disposition` that makes a browser save the file under its name.
-    fn disposition(&self) -> String {
-        format!("attachment; filename*=UTF-8''{}", encode_part(&self.file_name))
+/// What a browser does with a download.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Disposition {
+    /// It saves the file.
+    #[default]
+    Attachment,
+    /// It shows the file. Only for types that it cannot run.
+    Inline,
+}
+
+impl Disposition {
+    /// The `Content-Disposition` with the file's name (RFC 6266).
+    pub fn header(self, file_name: &str) -> String {
+        let word = match self {
+            Disposition::Attachment => "attachment",
+            Disposition::Inline => "inline",
+        };
+        format!("{word}; filename*=UTF-8''{}", encode_part(file_name))
     }
 }
+
+impl GetGrant {
+    fn content_disposition(&self) -> String {
+        self.disposition.header(&self.file_name)
+    }
+}
+
+/// The longest lifetime of a signed URL: the limit of S3 and Google.
+pub const URL_LIFE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 /// A request that anyone who has it can send, without credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,6 +239,11 @@ pub trait BlobStore: Send + Sync {
     async fn sign_put(&self, grant: &PutGrant) -> Result<SignedRequest, BlobError>;
 
     async fn sign_get(&self, grant: &GetGrant) -> Result<SignedRequest, BlobError>;
+
+    /// How long a URL can live that is signed now.
+    fn url_life_max(&self) -> Duration {
+        URL_LIFE_MAX
+    }
 
     /// The newest version if no version is given.
     async fn head(&self, key: &ObjectKey, version_id: Option<&str>) -> Result<ObjectMeta, BlobError>;

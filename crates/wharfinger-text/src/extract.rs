@@ -7,7 +7,7 @@ mod encoding;
 mod epub;
 mod html;
 mod json;
-mod kind;
+pub(crate) mod kind;
 mod opendocument;
 mod pdf;
 mod pdf_inflation;

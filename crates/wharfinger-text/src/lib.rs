@@ -5,6 +5,7 @@ pub mod child;
 mod chunk;
 mod extract;
 pub mod hashing;
+pub mod media_type;
 pub mod sandbox;
 
 pub use chunk::{Chunk, ChunkSettings, ChunkUnit, Chunker};

@@ -21,6 +21,7 @@ pub mod notify;
 pub mod pipeline;
 pub mod quota;
 pub mod roles;
+pub mod rules;
 pub mod store;
 pub mod sweeps;
 pub mod telemetry;

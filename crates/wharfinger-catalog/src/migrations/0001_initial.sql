@@ -105,6 +105,15 @@ CREATE TABLE quotas (
     owner_since BIGINT NOT NULL DEFAULT 0
 );
 
+-- What an operator allows a tenant. NULL: the default of the settings. The types are separated by commas.
+CREATE TABLE tenant_policies (
+    tenant_id           TEXT {bytes} PRIMARY KEY,
+    allowed_types       TEXT CHECK (allowed_types <> ''),
+    file_size_bytes_max BIGINT CHECK (file_size_bytes_max > 0),
+    requests_per_second BIGINT CHECK (requests_per_second >= 0),
+    updated_at          BIGINT NOT NULL
+);
+
 CREATE TABLE jobs (
     id            TEXT {bytes} PRIMARY KEY,
     queue         TEXT {bytes} NOT NULL,

@@ -170,6 +170,8 @@ async fn of_tenants(catalog: &Catalog, meter: &Meter) {
     meter.record("quota");
     catalog.quota_drift(&crowd).await.expect("read");
     meter.record("quota_drift");
+    catalog.tenant_policy(&crowd).await.expect("read");
+    meter.record("tenant_policy");
     catalog.notifications(&crowd, &user("u"), None, 10).await.expect("read");
     meter.record("notifications");
 }

@@ -18,6 +18,7 @@ use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput, TextPart};
 use wharfinger_lifecycle::state::Status;
+use wharfinger_lifecycle::tenant_policy::TenantPolicyChange;
 
 use super::batches::new_batch;
 use super::failing_catalog::{FailingCatalog, short};
@@ -404,6 +405,9 @@ async fn outbox(failing: &mut FailingCatalog<'_>) {
 async fn quotas_and_facts(failing: &mut FailingCatalog<'_>) {
     let harbour = tenant("harbour");
     failing.fail_each_call(async |catalog| catalog.set_limit(&harbour, 2 * LIMIT).await).await;
+    let rate = TenantPolicyChange { requests_per_second: Some(Some(7)), ..TenantPolicyChange::default() };
+    let set = async |catalog: &Catalog| catalog.set_tenant_policy(&harbour, rate.clone(), NOW).await;
+    assert_eq!(failing.fail_each_call(set).await.requests_per_second, Some(7));
     failing.db.sql("UPDATE quotas SET used_bytes = used_bytes + 7 WHERE tenant_id = 'harbour'").await;
     let drift = failing.fail_each_call(async |catalog| catalog.rebuild_quota(&harbour, LIMIT).await).await;
     assert_eq!(drift.map(|drift| drift.drift_bytes), Some(7));

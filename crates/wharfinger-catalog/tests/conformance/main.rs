@@ -210,7 +210,8 @@ cases! {
         the_default_limit_is_not_stored
         a_limit_can_be_set_below_the_usage
         a_rebuild_without_drift_changes_nothing
-        a_rebuild_reports_and_corrects_drift;
+        a_rebuild_reports_and_corrects_drift
+        a_policy_is_changed_field_by_field;
     quota_owners:
         only_the_quota_owner_admits
         a_move_raises_the_epoch_above_the_one_seen

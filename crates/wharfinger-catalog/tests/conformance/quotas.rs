@@ -2,9 +2,11 @@
 
 use wharfinger_catalog::{QuotaDrift, RegisterOutcome};
 use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
+use wharfinger_lifecycle::media_type::TypeList;
 use wharfinger_lifecycle::quota::Quota;
+use wharfinger_lifecycle::tenant_policy::{TenantPolicy, TenantPolicyChange};
 
-use super::sample::{LIMIT, POLICY, confirmed, deleted, registered, registration, tenant};
+use super::sample::{LIMIT, NOW, POLICY, confirmed, deleted, registered, registration, tenant};
 use super::test_db::TestDb;
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -74,4 +76,30 @@ pub(super) async fn a_rebuild_reports_and_corrects_drift(db: &TestDb) {
         assert_eq!(db.catalog.audit().await.expect("audited"), Vec::<String>::new());
     }
     assert_eq!(db.catalog.quota(&tenant("wharf"), LIMIT).await.expect("read").used_bytes, 50);
+}
+
+pub(super) async fn a_policy_is_changed_field_by_field(db: &TestDb) {
+    let harbour = tenant("harbour");
+    let none = TenantPolicy::default();
+    assert_eq!(db.catalog.tenant_policy(&harbour).await.expect("read"), none);
+    let types = TypeList::parse("image/*,text/plain").expect("types");
+    let change = TenantPolicyChange {
+        allowed_types: Some(Some(types.clone())),
+        requests_per_second: Some(Some(0)),
+        ..TenantPolicyChange::default()
+    };
+    let expected = TenantPolicy { allowed_types: Some(types), requests_per_second: Some(0), ..none.clone() };
+    let set = async |change| db.catalog.set_tenant_policy(&harbour, change, NOW).await.expect("set");
+    assert_eq!(set(change).await, expected);
+    // Two changes of different fields at the same time.
+    let size = TenantPolicyChange { file_size_bytes_max: Some(Some(9)), ..TenantPolicyChange::default() };
+    let rate = TenantPolicyChange { requests_per_second: Some(None), ..TenantPolicyChange::default() };
+    futures::join!(set(size), set(rate));
+    let expected = TenantPolicy { file_size_bytes_max: Some(9), requests_per_second: None, ..expected };
+    assert_eq!(db.catalog.tenant_policy(&harbour).await.expect("read"), expected);
+    assert_eq!(set(TenantPolicyChange::default()).await, expected, "nothing is changed");
+    assert_eq!(db.catalog.tenant_policy(&tenant("wharf")).await.expect("read"), none);
+
+    db.sql("UPDATE tenant_policies SET allowed_types = 'nonsense'").await;
+    assert!(db.catalog.tenant_policy(&harbour).await.is_err(), "an unknown list does not permit everything");
 }

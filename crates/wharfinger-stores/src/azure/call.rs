@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use wharfinger_lifecycle::key::encode_part;
 
-use super::entra::Entra;
+use super::entra::{Entra, KEY_LIFETIME};
 use super::error;
 use super::sas::{SasGrant, SigningKey};
-use crate::BlobError;
 use crate::http::{self, CallError, Service};
+use crate::{BlobError, URL_LIFE_MAX};
 
 /// Read, add, create, write, delete, delete versions, list.
 const OWN_PERMISSIONS: &str = "racwdxl";
@@ -80,6 +80,13 @@ impl Client {
             before = '&';
         }
         Ok(url)
+    }
+
+    pub(super) fn url_life_max(&self) -> Duration {
+        match &self.service.keys {
+            Keys::Account(_) => URL_LIFE_MAX,
+            Keys::Entra(_) => KEY_LIFETIME,
+        }
     }
 
     /// A key whose signatures are valid at least until `end`.

@@ -16,7 +16,7 @@ use crate::BlobError;
 use crate::http::{CallError, from_xml};
 
 /// The longest lifetime that the service allows, less a margin for clock differences.
-const KEY_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3_600 - 900);
+pub(super) const KEY_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3_600 - 900);
 /// A cached key that expires sooner than this is replaced.
 const KEY_TIME_LEFT_MIN: Duration = Duration::from_secs(6 * 3_600);
 

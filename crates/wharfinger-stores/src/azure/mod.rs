@@ -13,6 +13,7 @@ mod probe;
 mod sas;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -79,12 +80,17 @@ impl BlobStore for AzureStore {
         let sas = SasGrant {
             permissions: "r",
             version_id: grant.pin.version_id.as_deref(),
-            content_disposition: Some(grant.disposition()),
+            content_disposition: Some(grant.content_disposition()),
             content_type: grant.content_type.clone(),
             ..self.client.sas(Some(&blob), grant.lifetime.duration())
         };
         let url = self.client.url(&self.client.public, Some(&blob), &[], sas).await?;
         Ok(SignedRequest { method: "GET", url, headers: Vec::new() })
+    }
+
+    /// With an identity, a URL lives no longer than the key that the service issues.
+    fn url_life_max(&self) -> Duration {
+        self.client.url_life_max()
     }
 
     async fn head(&self, key: &ObjectKey, version_id: Option<&str>) -> Result<ObjectMeta, BlobError> {

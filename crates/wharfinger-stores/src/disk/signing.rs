@@ -10,7 +10,7 @@ use sha2::Sha256;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 
-use super::super::{GetGrant, PutGrant};
+use super::super::{Disposition, GetGrant, PutGrant};
 
 #[derive(Clone)]
 pub struct SigningKey(Vec<u8>);
@@ -28,6 +28,8 @@ pub struct SignedQuery {
     /// Downloads: the ETag that the object must have.
     pub etag: Option<String>,
     pub name: Option<String>,
+    /// Downloads: a browser shows the file instead of saving it.
+    pub inline: Option<bool>,
     pub sig: String,
 }
 
@@ -46,6 +48,9 @@ impl SignedQuery {
             if let Some(value) = value {
                 let _ = write!(query, "&{name}={}", encode_part(value));
             }
+        }
+        if let Some(inline) = self.inline {
+            let _ = write!(query, "&inline={inline}");
         }
         let _ = write!(query, "&sig={}", self.sig);
         query
@@ -68,6 +73,7 @@ impl SigningKey {
                 sha256: grant.checksum_sha256.clone(),
                 etag: None,
                 name: None,
+                inline: None,
                 sig: String::new(),
             },
         )
@@ -84,6 +90,7 @@ impl SigningKey {
                 sha256: None,
                 etag: Some(grant.pin.etag.clone()),
                 name: Some(grant.file_name.clone()),
+                inline: (grant.disposition == Disposition::Inline).then_some(true),
                 sig: String::new(),
             },
         )
@@ -105,6 +112,7 @@ impl SigningKey {
         mac.update(b"wharfinger blob url v1");
         let expires = query.expires.to_string();
         let size = query.size.map(|size| size.to_string());
+        let inline = query.inline.map(|inline| inline.to_string());
         let parts = [
             Some(method),
             Some(key.as_str()),
@@ -114,6 +122,7 @@ impl SigningKey {
             query.sha256.as_deref(),
             query.etag.as_deref(),
             query.name.as_deref(),
+            inline.as_deref(),
         ];
         // Each part has its length before it, so that different grants have different texts. Absent differs from empty.
         for part in parts {

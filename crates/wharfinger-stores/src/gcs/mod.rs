@@ -78,7 +78,7 @@ impl BlobStore for GcsStore {
 
     async fn sign_get(&self, grant: &GetGrant) -> Result<SignedRequest, BlobError> {
         let path = self.client.path(Some(&self.client.full(&grant.key)));
-        let mut query = vec![("response-content-disposition", grant.disposition())];
+        let mut query = vec![("response-content-disposition", grant.content_disposition())];
         query.extend(grant.content_type.clone().map(|content_type| ("response-content-type", content_type)));
         query.extend(grant.pin.version_id.clone().map(|generation| ("generation", generation)));
         let unsigned =

@@ -129,7 +129,7 @@ impl BlobStore for S3Store {
         let get = self.public.get_object().bucket(&self.bucket).key(self.full(&grant.key));
         let get = get
             .set_version_id(grant.pin.version_id.clone())
-            .response_content_disposition(grant.disposition())
+            .response_content_disposition(grant.content_disposition())
             // Clients get the bytes as they are stored, whatever encoding the uploader set.
             .response_content_encoding("identity")
             .set_response_content_type(grant.content_type.clone());

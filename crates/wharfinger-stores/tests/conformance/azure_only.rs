@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::azure::{AzureCredentials, AzureOptions, AzureStore};
 use wharfinger_stores::{
-    BlobError, BlobStore, GetGrant, MultipartStore as _, Part, PartGrant, PutGrant, SignedRequest,
-    UnfinishedUpload, WriteMode,
+    BlobError, BlobStore, Disposition, GetGrant, MultipartStore as _, Part, PartGrant, PutGrant,
+    SignedRequest, UnfinishedUpload, WriteMode,
 };
 
 use super::fixture::{LIFETIME, azure_options, key, pin};
@@ -124,6 +124,7 @@ async fn a_tampered_sas_is_refused() {
         pin: pin("any"),
         content_type: Some("image/svg+xml".into()),
         file_name: "Übersicht & Plan 100%=?#.pdf".into(),
+        disposition: Disposition::Attachment,
         lifetime: LIFETIME,
     };
     let signed = store.sign_get(&download).await.expect("signed");
@@ -292,6 +293,7 @@ async fn exactly_the_listed_blocks_become_the_blob() {
         pin: pin("any"),
         content_type: None,
         file_name: "f".into(),
+        disposition: Disposition::Attachment,
         lifetime: LIFETIME,
     };
     let signed = store.sign_get(&grant).await.expect("signed");

@@ -7,7 +7,7 @@ use futures::TryStreamExt as _;
 use sha2::{Digest as _, Sha256};
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_stores::{BlobError, GetGrant, ListedObject, PutGrant, SignedRequest, UrlLifetime};
+use wharfinger_stores::{BlobError, Disposition, GetGrant, ListedObject, PutGrant, SignedRequest, UrlLifetime};
 
 use super::fixture::{LIFETIME, StoreFixture, key};
 use super::sending::{Client, extended, tampered, with_header};
@@ -38,6 +38,7 @@ async fn get_grant(fixture: &StoreFixture, key: &ObjectKey) -> GetGrant {
         pin: Pin { etag: meta.etag, version_id: meta.version_id },
         content_type: Some("image/svg+xml".into()),
         file_name: "Übersicht & Plan 100%=?#.pdf".into(),
+        disposition: Disposition::Attachment,
         lifetime: LIFETIME,
     }
 }
@@ -225,6 +226,19 @@ pub(super) async fn a_signed_download_returns_the_object(fixture: &StoreFixture)
         answer.header("content-disposition"),
         "attachment; filename*=UTF-8''%C3%9Cbersicht%20%26%20Plan%20100%25%3D%3F%23%2Epdf"
     );
+    let inline = GetGrant {
+        disposition: Disposition::Inline,
+        content_type: Some("image/png".into()),
+        lifetime: UrlLifetime {
+            expires_at: grant.lifetime.signed_at + fixture.store.url_life_max().as_millis() as i64,
+            ..grant.lifetime
+        },
+        ..grant
+    };
+    let answer = client.send(&fixture.store.sign_get(&inline).await.expect("signed for a week"), b"").await;
+    assert!(answer.accepted(), "{}", answer.text());
+    assert_eq!(answer.header("content-type"), "image/png");
+    assert!(answer.header("content-disposition").starts_with("inline; filename*=UTF-8''%C3%9C"));
 }
 
 pub(super) async fn a_download_url_permits_only_the_signed_request(fixture: &StoreFixture) {

@@ -5,7 +5,7 @@ use futures::future::join_all;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::{
-    BlobError, GetGrant, MultipartStore, Part, PartGrant, SignedRequest, UnfinishedUpload,
+    BlobError, Disposition, GetGrant, MultipartStore, Part, PartGrant, SignedRequest, UnfinishedUpload,
 };
 
 use super::fixture::{LIFETIME, StoreFixture, key};
@@ -79,6 +79,7 @@ pub(super) async fn parts_are_joined_in_the_order_of_their_numbers(fixture: &Sto
         pin: Pin { etag: meta.etag, version_id: meta.version_id },
         content_type: None,
         file_name: "large.mp4".into(),
+        disposition: Disposition::Attachment,
         lifetime: LIFETIME,
     };
     let answer = Client::new().send(&fixture.store.sign_get(&grant).await.expect("signed"), b"").await;

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::disk::{ROUTE, SignedQuery, SigningKey};
-use wharfinger_stores::{BlobStore as _, GetGrant, PutGrant, SignedRequest, UrlLifetime};
+use wharfinger_stores::{BlobStore as _, Disposition, GetGrant, PutGrant, SignedRequest, UrlLifetime};
 
 use super::fixture::{DiskFixture, PUBLIC_URL, key, pin};
 
@@ -26,6 +26,7 @@ fn get_grant() -> GetGrant {
         pin: pin("1a-2b"),
         content_type: Some("image/svg+xml".into()),
         file_name: "Übersicht & Plan 100%=?#.pdf".into(),
+        disposition: Disposition::Attachment,
         lifetime: UrlLifetime { signed_at: 0, expires_at: EXPIRES },
     }
 }
@@ -96,6 +97,9 @@ fn tampered(query: &SignedQuery) -> Vec<SignedQuery> {
         with(&|other| other.etag = text.clone());
         with(&|other| other.name = text.clone());
     }
+    for inline in [None, Some(true), Some(false)] {
+        with(&|other| other.inline = inline);
+    }
     with(&|other| std::mem::swap(&mut other.content_type, &mut other.sha256));
     with(&|other| std::mem::swap(&mut other.etag, &mut other.name));
     with(&|other| other.sha256 = other.sha256.as_ref().map(|text| text.to_uppercase()));
@@ -135,11 +139,13 @@ async fn a_changed_grant_is_not_valid() {
     let disk = DiskFixture::new();
     let plain_put = PutGrant { content_type: None, checksum_sha256: None, ..put_grant() };
     let plain_get = GetGrant { content_type: None, ..get_grant() };
+    let inline_get = GetGrant { disposition: Disposition::Inline, ..get_grant() };
     let signed = [
         ("PUT", disk.store.sign_put(&put_grant()).await),
         ("PUT", disk.store.sign_put(&plain_put).await),
         ("GET", disk.store.sign_get(&get_grant()).await),
         ("GET", disk.store.sign_get(&plain_get).await),
+        ("GET", disk.store.sign_get(&inline_get).await),
     ];
     let verify = |method: &str, key: &ObjectKey, query: &SignedQuery| {
         disk.store.signing_key().verify(method, key, query)

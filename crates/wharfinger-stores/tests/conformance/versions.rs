@@ -7,7 +7,7 @@ use harness::radosgw;
 use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::s3::{S3Options, S3Store};
-use wharfinger_stores::{BlobError, BlobStore as _, GetGrant, WriteMode};
+use wharfinger_stores::{BlobError, BlobStore as _, Disposition, GetGrant, WriteMode};
 
 use super::fixture::{LIFETIME, ceph_options, keep_versions, key};
 use super::sending::Client;
@@ -113,8 +113,14 @@ async fn the_pinned_version_is_served() {
     put(&store, &key, "overwritten").await;
 
     let file_name = "f.txt".to_owned();
-    let grant =
-        GetGrant { key: key.clone(), pin: pin.clone(), content_type: None, file_name, lifetime: LIFETIME };
+    let grant = GetGrant {
+        key: key.clone(),
+        pin: pin.clone(),
+        content_type: None,
+        file_name,
+        disposition: Disposition::Attachment,
+        lifetime: LIFETIME,
+    };
     let signed = store.sign_get(&grant).await.expect("signed");
     let client = Client::new();
     assert_eq!(client.send(&signed, b"").await.text(), "confirmed");

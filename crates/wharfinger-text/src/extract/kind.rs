@@ -79,7 +79,7 @@ pub(super) fn is_zip(head: &[u8]) -> bool {
     ZIP_SIGNATURES.iter().any(|signature| head.starts_with(signature))
 }
 
-fn is_pdf(head: &[u8]) -> bool {
+pub(crate) fn is_pdf(head: &[u8]) -> bool {
     head.starts_with(b"%PDF-") || has_late_pdf_signature(head)
 }
 
@@ -136,7 +136,7 @@ fn begins_with(text: &str, beginnings: &[&str]) -> bool {
 }
 
 /// The text after comments and an XML declaration.
-fn after_preamble(text: &str) -> &str {
+pub(crate) fn after_preamble(text: &str) -> &str {
     let mut rest = text.trim_start_matches('\u{feff}').trim_start();
     loop {
         let end = if rest.starts_with("<!--") {

@@ -15,6 +15,7 @@ use crate::notify::Notifier;
 use crate::pipeline::Pipeline;
 use crate::quota::Quota;
 use crate::roles::Roles;
+use crate::rules::Rules;
 use crate::uploads::Uploads;
 
 pub struct App {
@@ -22,6 +23,7 @@ pub struct App {
     /// All roles by default. `serve` sets them from `--role`.
     pub roles: Roles,
     pub quota: Arc<Quota>,
+    pub rules: Arc<Rules>,
     /// Set by `start_ingest`.
     pub ingest: OnceLock<Arc<Ingest>>,
     pub uploads: Uploads,

@@ -21,6 +21,7 @@ use crate::notify::Notifier;
 use crate::pipeline::Pipeline;
 use crate::quota::{Quota, move_all_to_database};
 use crate::roles::Roles;
+use crate::rules::Rules;
 use crate::store::StoreState;
 use crate::uploads::Uploads;
 
@@ -132,10 +133,12 @@ impl App {
             }
         };
         let quota = Arc::new(quota);
+        let rules = Arc::new(Rules::new(core.clone()));
         let app = App {
             roles: Roles::all(),
             ingest: OnceLock::new(),
-            uploads: Uploads::new(core.clone(), quota.clone()),
+            uploads: Uploads::new(core.clone(), quota.clone(), rules.clone()),
+            rules,
             quota: quota.clone(),
             broker,
             notifier: Notifier::new(core.clone(), &faults)?,

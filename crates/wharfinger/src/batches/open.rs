@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::uploads::Uploads;
 use crate::uploads::init::{idempotency_key, new_file, register, registration};
-use crate::uploads::validate::{Problems, check_size, fingerprint};
+use crate::uploads::validate::{Problems, check_rules, fingerprint};
 
 pub async fn open(
     uploads: &Uploads,
@@ -21,6 +21,10 @@ pub async fn open(
 ) -> Result<BatchGrant, VerbError> {
     let core = &uploads.core;
     check(core, &mut announced, key.as_deref())?;
+    let policy = uploads.rules.of_tenant(&caller.tenant).await?;
+    for (n, one) in announced.iter().enumerate() {
+        check_rules(core, &policy, one, &format!("files[{n}]."))?;
+    }
     let now = core.clock.now();
     let fingerprint = fingerprint(&announced);
     let id = BatchId(fresh_id(now));
@@ -78,6 +82,5 @@ fn check(core: &Core, announced: &mut [UploadRequest], key: Option<&str>) -> Res
     for (n, announced) in announced.iter_mut().enumerate() {
         problems.check(core, announced, &format!("files[{n}]."));
     }
-    problems.into_result()?;
-    announced.iter().enumerate().try_for_each(|(n, one)| check_size(core, one, &format!("files[{n}].")))
+    problems.into_result()
 }

@@ -65,6 +65,8 @@ pub const SETTINGS: &[Setting] = &[
     plain("WHARFINGER_DEFAULT_TENANT"),
     plain("DEFAULT_TENANT_QUOTA_BYTES"),
     plain("MAX_FILE_SIZE_BYTES"),
+    plain("UPLOAD_ALLOWED_TYPES"),
+    plain("TENANT_REQUESTS_PER_SECOND"),
     plain("TENANT_MAX_FILES"),
     plain("MIN_CHARGE_BYTES"),
     plain("UNCONFIRMED_LIMIT_PERCENT"),

@@ -18,6 +18,8 @@ use std::path::PathBuf;
 
 use wharfinger_catalog::{CatalogUrl, OutboxTargets};
 use wharfinger_lifecycle::limits::{FILE_SIZE_BYTES_MAX, QUOTA_BYTES_MAX};
+use wharfinger_lifecycle::media_type::TypeList;
+use wharfinger_lifecycle::tenant_policy::REQUESTS_PER_SECOND_MAX;
 use wharfinger_stores::StoreConfig;
 
 pub use address::AddressRange;
@@ -98,6 +100,10 @@ pub struct Settings {
     /// The minimum charge of a file.
     pub charge_bytes_min: u64,
     pub file_size_bytes_max: u64,
+    /// None: all types.
+    pub upload_allowed_types: Option<TypeList>,
+    /// 0: no limit.
+    pub tenant_requests_per_second: u32,
     pub unconfirmed_limit_percent: u8,
     pub upload_window_ms: i64,
     pub upload_grace_ms: i64,
@@ -170,6 +176,16 @@ impl Settings {
             tenant_files_max: values.integer("TENANT_MAX_FILES", 0, 1 << 50)?,
             charge_bytes_min: values.size("MIN_CHARGE_BYTES", 0, FILE_SIZE_BYTES_MAX)?,
             file_size_bytes_max: values.size("MAX_FILE_SIZE_BYTES", 1, FILE_SIZE_BYTES_MAX)?,
+            upload_allowed_types: values
+                .get("UPLOAD_ALLOWED_TYPES")
+                .map(|list| TypeList::parse(&list))
+                .transpose()
+                .map_err(|bad| BadSetting::new("UPLOAD_ALLOWED_TYPES", bad.to_string()))?,
+            tenant_requests_per_second: values.integer(
+                "TENANT_REQUESTS_PER_SECOND",
+                0,
+                REQUESTS_PER_SECOND_MAX.into(),
+            )? as u32,
             unconfirmed_limit_percent: values.integer("UNCONFIRMED_LIMIT_PERCENT", 1, 100)? as u8,
             upload_window_ms: values.integer("UPLOAD_WINDOW_MS", 1, 7 * 86_400_000)? as i64,
             upload_grace_ms: values.integer("UPLOAD_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
@@ -438,6 +454,8 @@ mod tests {
             ("WHARFINGER_JWT_SECRET", "short"),
             ("UPLOAD_WINDOW_POLICY", "maybe"),
             ("WHARFINGER_LISTEN", "8080"),
+            ("UPLOAD_ALLOWED_TYPES", "image/*, pdf"),
+            ("TENANT_REQUESTS_PER_SECOND", "-1"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://me:hush@collector.example"),
             ("WEBHOOK_URL", "hooks.example.com"),

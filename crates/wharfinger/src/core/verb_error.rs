@@ -4,6 +4,7 @@ use wharfinger_catalog::CatalogError;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::{self, BatchStatus};
 use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::media_type::TypeList;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::BlobError;
@@ -31,6 +32,18 @@ pub enum VerbError {
     Invalid(Vec<FieldProblem>),
     #[error("`{field}` may be at most {limit_bytes} bytes")]
     TooLarge { field: String, limit_bytes: u64 },
+    #[error("{}", not_allowed_text(.field, .given.as_deref(), .allowed))]
+    TypeNotAllowed { field: String, given: Option<String>, allowed: TypeList },
+    /// `found`: `None` if the bytes are of no known type.
+    #[error("{}", wrong_content_text(.declared, .found.as_deref(), .allowed))]
+    ContentNotAllowed { declared: String, found: Option<String>, allowed: TypeList },
+    #[error(
+        "A browser could run a file of the type {}. Leave out `disposition=inline` to get it as a download",
+        .0.as_deref().unwrap_or("application/octet-stream")
+    )]
+    NotInline(Option<String>),
+    #[error("The file is quarantined and cannot be downloaded")]
+    Quarantined,
     #[error("No such file or batch")]
     NotFound,
     #[error("The upload was removed: it was deleted, or not confirmed in time")]
@@ -103,6 +116,27 @@ pub enum VerbError {
     /// Its text is the cause. Clients do not see it.
     #[error("Internal error. The server's log has the cause")]
     Internal(String),
+}
+
+fn not_allowed_text(field: &str, given: Option<&str>, allowed: &TypeList) -> String {
+    let problem = match given {
+        Some(given) => format!("is {given}, which is not allowed here"),
+        None => "is missing. It must be set, because only some types are allowed here".into(),
+    };
+    format!("`{field}` {problem}. Allowed: {allowed}")
+}
+
+fn wrong_content_text(declared: &str, found: Option<&str>, allowed: &TypeList) -> String {
+    match found {
+        Some(found) => {
+            format!(
+                "The uploaded bytes are {found}, not {declared}, and that is not allowed here. Allowed: {allowed}"
+            )
+        }
+        None => {
+            format!("The uploaded bytes are not {declared}. Upload another file, or announce its real type")
+        }
+    }
 }
 
 /// The first numbers, then `…` if there are more.

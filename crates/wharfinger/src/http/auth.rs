@@ -32,14 +32,29 @@ pub(super) async fn authenticate(parts: &Parts, app: &Shared) -> Result<Session,
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, token)| token.trim())
         .ok_or_else(|| Problem::unauthorized("Send the header `Authorization: Bearer <token>`."))?;
-    if token.starts_with(KEY_PREFIX) {
-        return app.service_keys.verify(token).await.map_err(|error| match error {
+    let session = match token.starts_with(KEY_PREFIX) {
+        true => app.service_keys.verify(token).await.map_err(|error| match error {
             KeyError::Refused(reason) => Problem::unauthorized(&reason.0),
             KeyError::Unavailable => Problem::unavailable(),
-        });
+        })?,
+        false => {
+            let verified = app.tokens.verify(token, app.core.clock.now()).await;
+            verified.map_err(|reason| Problem::unauthorized(&reason.0))?
+        }
+    };
+    admit(&session.caller, app).await?;
+    Ok(session)
+}
+
+/// Counts the request for its tenant. Operators and workers act for all tenants, so they have no limit. Events have
+/// limits of their own.
+async fn admit(caller: &Caller, app: &Shared) -> Result<(), Problem> {
+    match caller.role {
+        Role::User | Role::Admin => {
+            app.rules.admit_request(&caller.tenant).await.map_err(Problem::tenant_rate)
+        }
+        Role::Operator | Role::Worker | Role::Ingest | Role::Metrics => Ok(()),
     }
-    let verified = app.tokens.verify(token, app.core.clock.now()).await;
-    verified.map_err(|reason| Problem::unauthorized(&reason.0))
 }
 
 /// For a role that has its own calls.

@@ -23,6 +23,7 @@ use crate::batches::{cancel, complete, find, open};
         (status = 403, body = Problem, description = "`quota_exceeded`, `unconfirmed_limit` or `file_limit`: no file was registered"),
         (status = 410, body = Problem, description = "`gone`: the batch with this idempotency key was cancelled or has expired"),
         (status = 413, body = Problem, description = "`too_large`"),
+        (status = 415, body = Problem, description = "`type_not_allowed`, naming fields as `files[17].contentType`: no file was registered"),
         (status = 422, body = Problem, description = "`idempotency_mismatch`"),
     ),
 )]

@@ -7,11 +7,11 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt as _;
+use wharfinger_lifecycle::download::downloadable;
 use wharfinger_lifecycle::file::Pin;
-use wharfinger_lifecycle::key::{ObjectKey, encode_part};
-use wharfinger_lifecycle::state::Status;
-use wharfinger_stores::BlobError;
+use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::disk::{DiskStore, SignedQuery};
+use wharfinger_stores::{BlobError, Disposition};
 
 use super::Shared;
 use super::extract::QueryParams;
@@ -77,7 +77,7 @@ pub(super) async fn get(
         key.as_str().rsplit('/').next().and_then(|part| part.parse().ok()).ok_or_else(Problem::not_found)?;
     let file = app.core.catalog.file(id).await.map_err(VerbError::from)?.ok_or_else(Problem::not_found)?;
     // Only workers get download URLs for files that are being processed.
-    if file.status != Status::Ready && !file.status.is_working() {
+    if downloadable(&file).is_err() && !file.status.is_working() {
         return Err(ReceiveError::Ended.into());
     }
     let meta = app.core.blobs.head(&key, None).await.map_err(read_problem)?;
@@ -116,7 +116,8 @@ pub(super) async fn get(
         }
     };
     set(header::CONTENT_LENGTH, range.length.to_string());
-    set(header::CONTENT_TYPE, query.content_type.unwrap_or_else(|| "application/octet-stream".into()));
+    let content_type = query.content_type.as_deref().unwrap_or("application/octet-stream");
+    set(header::CONTENT_TYPE, content_type.to_owned());
     set(header::ETAG, format!("\"{etag}\""));
     set(header::ACCEPT_RANGES, "bytes".into());
     if status == StatusCode::PARTIAL_CONTENT {
@@ -124,12 +125,27 @@ pub(super) async fn get(
         set(header::CONTENT_RANGE, format!("bytes {}-{last}/{}", range.start, meta.size));
     }
     // Uploaded content must never run as part of our site.
-    let name = encode_part(query.name.as_deref().unwrap_or("file"));
-    set(header::CONTENT_DISPOSITION, format!("attachment; filename*=UTF-8''{name}"));
+    let disposition = if query.inline == Some(true) { Disposition::Inline } else { Disposition::Attachment };
+    set(header::CONTENT_DISPOSITION, disposition.header(query.name.as_deref().unwrap_or("file")));
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff".into());
-    set(header::CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'".into());
+    let policy = match &query.content_type {
+        Some(shown) if query.inline == Some(true) && is_film_or_sound(shown) => PLAYER_POLICY,
+        _ => "sandbox; default-src 'none'",
+    };
+    set(header::CONTENT_SECURITY_POLICY, policy.into());
+    // Anyone who has the URL may use it, so pages of other origins may show the file.
+    set(HeaderName::from_static("cross-origin-resource-policy"), "cross-origin".into());
     set(header::CACHE_CONTROL, "private, no-store".into());
     Ok(response)
+}
+
+/// A browser opens films and sound in a page of its own, which reads the URL once more. Without `allow-same-origin` it may not.
+/// Scripts stay forbidden: the sandbox has no `allow-scripts`.
+const PLAYER_POLICY: &str =
+    "sandbox allow-same-origin; default-src 'none'; media-src 'self'; style-src 'unsafe-inline'";
+
+fn is_film_or_sound(content_type: &str) -> bool {
+    content_type.starts_with("video/") || content_type.starts_with("audio/")
 }
 
 fn read_problem(error: BlobError) -> Problem {

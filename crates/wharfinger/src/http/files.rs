@@ -10,10 +10,12 @@ use super::Shared;
 use super::auth::UserAuth;
 use super::extract::{Body, Id, PageQuery, QueryParams, TenantPageQuery, cut_page, idempotency_key};
 use super::problem::Problem;
+use super::wire::downloads::{DownloadQuery, DownloadView};
 use super::wire::{
     ChunksView, ConfirmRequest, FileView, FilesView, GrantView, HistoryView, HitsView, InitRequest,
     SearchRequest, StatusView,
 };
+use crate::clock::rfc3339;
 use crate::pipeline::search;
 use crate::uploads::{confirm, delete, download, find, init, reissue};
 
@@ -29,6 +31,7 @@ use crate::uploads::{confirm, delete, download, find, init, reissue};
         (status = 404, body = Problem, description = "`not_found`: the caller has no batch with this `batchId`"),
         (status = 409, body = Problem, description = "`batch_closed`"),
         (status = 413, body = Problem, description = "`too_large`"),
+        (status = 415, body = Problem, description = "`type_not_allowed`: the tenant may not upload this type. Nothing is reserved"),
         (status = 422, body = Problem, description = "`idempotency_mismatch`"),
     ),
 )]
@@ -72,6 +75,7 @@ pub(super) async fn reissue(
         (status = 404, body = Problem),
         (status = 409, body = Problem, description = "`object_missing`, `size_mismatch`, `checksum_mismatch` or `encoding_mismatch`"),
         (status = 410, body = Problem, description = "`gone`: not confirmed in time, or its batch was cancelled or has expired"),
+        (status = 415, body = Problem, description = "`type_not_allowed`: the first bytes are of a type that the tenant may not upload. The file stays registered"),
     ),
 )]
 pub(super) async fn confirm(
@@ -184,23 +188,33 @@ pub(super) async fn search(
 }
 
 /// Download a file
+///
+/// Ready files, and failed ones after a clean scan or without a scan. The URL needs no token, so it also works in an `<img>`.
 #[utoipa::path(
     get, path = "/api/v2/files/{id}/download", tag = "uploads", operation_id = "downloadFile",
-    params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
+    params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368"), DownloadQuery),
     responses(
-        (status = 302, description = "Redirect to a short-lived URL"),
+        (status = 200, body = DownloadView, description = "With `redirect=false`: the URL"),
+        (status = 302, description = "Redirect to the URL"),
+        (status = 400, body = Problem, description = "`invalid_request`"),
         (status = 404, body = Problem),
-        (status = 409, body = Problem, description = "`not_ready`, or `object_missing`: the object was removed from the store by another program"),
+        (status = 409, body = Problem, description = "`not_ready`; `quarantined`; or `object_missing`: the object was removed from the store by another program"),
+        (status = 415, body = Problem, description = "`not_inline`: with `disposition=inline`, a type that a browser could run, or an unknown one"),
     ),
 )]
 pub(super) async fn download(
     State(app): State<Shared>,
     UserAuth(caller): UserAuth,
     Id(id): Id<FileId>,
+    QueryParams(query): QueryParams<DownloadQuery>,
 ) -> Result<Response, Problem> {
-    let signed = download::download(&app.uploads, &caller, id).await?;
-    let headers = [(header::LOCATION, signed.url), (header::CACHE_CONTROL, "no-store".to_owned())];
-    Ok((StatusCode::FOUND, headers).into_response())
+    let link = download::download(&app.uploads, &caller, id, query.request()?).await?;
+    let not_stored = (header::CACHE_CONTROL, "no-store".to_owned());
+    if query.is_redirect() {
+        return Ok((StatusCode::FOUND, [(header::LOCATION, link.url), not_stored]).into_response());
+    }
+    let view = DownloadView { url: link.url, expires_at: rfc3339(link.expires_at) };
+    Ok(([not_stored], Json(view)).into_response())
 }
 
 /// Delete a file

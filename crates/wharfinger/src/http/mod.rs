@@ -17,6 +17,7 @@ mod keys;
 mod maintenance;
 mod orphans;
 mod page;
+mod policy;
 mod problem;
 mod quota;
 mod server;
@@ -150,6 +151,7 @@ fn api_routes() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(quota::list))
         .routes(routes!(keys::list))
         .routes(routes!(session::get))
+        .routes(routes!(policy::get, policy::set))
         .routes(routes!(orphans::get))
         .routes(routes!(maintenance::trigger))
         .routes(routes!(maintenance::status))

@@ -119,12 +119,12 @@ fn answer(asset: &Asset, request_headers: &HeaderMap) -> Response {
 fn content_security_policy(store: Option<&str>) -> String {
     let store = store.map(|origin| format!(" {origin}")).unwrap_or_default();
     format!(
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'{store}; \
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:{store}; connect-src 'self'{store}; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 }
 
-/// The origin of signed upload URLs, which the page must be allowed to connect to. None if the store cannot sign at the
+/// The origin of signed URLs. The page must be allowed to connect to it, and to show pictures from it. None if the store cannot sign at the
 /// moment: the next request for the page tries again.
 async fn store_origin(app: &App) -> Option<String> {
     let now = app.core.clock.now();

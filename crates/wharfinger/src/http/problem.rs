@@ -129,6 +129,13 @@ impl Problem {
         problem
     }
 
+    /// The tenant has used up its rate of requests.
+    pub fn tenant_rate(retry_after_s: u32) -> Problem {
+        let detail = "This tenant sends more requests than it may. Send fewer, or ask an operator for a higher rate \
+                      (requestsPerSecond).";
+        Problem { retry_after_s: Some(retry_after_s), ..Problem::rate_limited(detail) }
+    }
+
     pub fn too_large(field: &str, limit_bytes: usize) -> Problem {
         VerbError::TooLarge { field: field.to_owned(), limit_bytes: limit_bytes as u64 }.into()
     }
@@ -166,6 +173,21 @@ impl From<VerbError> for Problem {
                     .with("limit", limit_bytes)
                     .with("errors", json!([{ "field": field, "problem": detail }]))
             }
+            VerbError::TypeNotAllowed { field, allowed, .. } => {
+                of(StatusCode::UNSUPPORTED_MEDIA_TYPE, "type_not_allowed", "Type not allowed")
+                    .with("allowedTypes", allowed.types())
+                    .with("errors", json!([{ "field": field, "problem": detail }]))
+            }
+            VerbError::ContentNotAllowed { found, allowed, .. } => {
+                of(StatusCode::UNSUPPORTED_MEDIA_TYPE, "type_not_allowed", "Type not allowed")
+                    .with("allowedTypes", allowed.types())
+                    .with("foundType", found)
+            }
+            VerbError::NotInline(_) => {
+                of(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_inline", "Cannot be shown inline")
+                    .with("errors", json!([{ "field": "disposition", "problem": detail }]))
+            }
+            VerbError::Quarantined => of(StatusCode::CONFLICT, "quarantined", "Quarantined"),
             VerbError::NotFound => of(StatusCode::NOT_FOUND, "not_found", "Not found"),
             VerbError::Gone => of(StatusCode::GONE, "gone", "Gone"),
             VerbError::BatchGone(status) => {

@@ -1,8 +1,10 @@
 //! JSON types of requests and answers: camelCase names, times as RFC 3339.
 
 mod cleanups;
+pub mod downloads;
 mod keys;
 mod notifications;
+pub mod policies;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -13,7 +13,7 @@ use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::limits::stored_reason;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult, StageOutput};
-use wharfinger_stores::{BlobError, GetGrant, UrlLifetime};
+use wharfinger_stores::{BlobError, Disposition, GetGrant, UrlLifetime};
 
 use super::input::{self, Input};
 use super::output::{ChunkSink, TextSink, VectorSink};
@@ -230,6 +230,7 @@ async fn download_url(core: &Core, held: &LeasedStageJob, lease_ms: i64) -> Resu
         pin,
         content_type: file.content_type.clone(),
         file_name: file.name.clone(),
+        disposition: Disposition::Attachment,
         lifetime: UrlLifetime {
             signed_at: now,
             expires_at: now.saturating_add(lease_ms.max(URL_LIFE_MS_MIN)),

@@ -198,8 +198,8 @@ pub fn reclaims_without_store_check(core: &Core) -> bool {
     core.store_is_ours.load(Ordering::Relaxed) && core.settings.window_policy == WindowPolicy::Reclaim
 }
 
-/// Predicts the outcome of a check and changes nothing. It ignores the checksum, the batch and unfinished multipart
-/// uploads, so the real check can end differently.
+/// Predicts the outcome of a check and changes nothing. The checksum and the content of an upload that would be rescued are
+/// not checked, so the real check may still reclaim it.
 pub async fn predict(core: &Core, id: FileId, rule: ExpiryRule) -> Result<CheckOutcome, VerbError> {
     let Some(read) = core.catalog.file(id).await? else { return Ok(CheckOutcome::Unchanged) };
     Ok(match rule.check(core, &read) {
@@ -248,7 +248,9 @@ async fn unconfirmed(
                 | VerbError::PartsMissing { .. }
                 | VerbError::SizeMismatch { .. }
                 | VerbError::EncodingMismatch(_)
-                | VerbError::ChecksumMismatch,
+                | VerbError::ChecksumMismatch
+                | VerbError::TypeNotAllowed { .. }
+                | VerbError::ContentNotAllowed { .. },
             ) => {}
             Err(error) => return Err(error),
         }

@@ -16,7 +16,7 @@ use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::{BlobError, BlobStore};
 
-use super::{STALE_TRIES_MAX, check_batch, commit, find, parts};
+use super::{STALE_TRIES_MAX, check_batch, commit, content, find, parts};
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::telemetry::traces::FileSpan;
@@ -124,6 +124,7 @@ pub(super) async fn verify_object(
         return Err(VerbError::ChecksumMismatch);
     }
     let pin = Pin { etag: meta.etag, version_id: meta.version_id };
+    content::check_type(uploads, file, &pin).await?;
     if let (true, Some(expected)) =
         (is_read(core, file, given_sha256.as_deref()), declared.or(given_sha256.clone()))
     {

@@ -1,29 +1,53 @@
 //! Checks that the object is still the confirmed one, and signs a short-lived URL for it. If the object has changed,
 //! the file is quarantined.
 
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::download::{DownloadRefusal, downloadable};
 use wharfinger_lifecycle::file::{self, File, Pin};
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::state::Status;
-use wharfinger_stores::{BlobError, GetGrant, ObjectMeta, SignedRequest, UrlLifetime};
+use wharfinger_lifecycle::media_type::inline_type;
+use wharfinger_stores::{BlobError, Disposition, GetGrant, ObjectMeta, UrlLifetime};
 
 use super::{STALE_TRIES_MAX, commit, find};
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
 use crate::uploads::Uploads;
 
-const URL_LIFE_MS: i64 = 5 * 60_000;
+pub const URL_LIFE_MS: i64 = 5 * 60_000;
 
-pub async fn download(uploads: &Uploads, caller: &Caller, id: FileId) -> Result<SignedRequest, VerbError> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DownloadRequest {
+    pub disposition: Disposition,
+    /// Shortened to what the store can sign.
+    pub life_ms: i64,
+}
+
+/// A URL that anyone who has it can read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DownloadLink {
+    pub url: String,
+    pub expires_at: UnixMs,
+}
+
+pub async fn download(
+    uploads: &Uploads,
+    caller: &Caller,
+    id: FileId,
+    request: DownloadRequest,
+) -> Result<DownloadLink, VerbError> {
     let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
         let read = find::find(core, caller, id).await?;
-        let (Status::Ready, Some(pin)) = (read.status, &read.pin) else {
-            return Err(VerbError::NotReady(read.status));
-        };
+        let pin = downloadable(&read).map_err(|refusal| match refusal {
+            DownloadRefusal::NotReady => VerbError::NotReady(read.status),
+            DownloadRefusal::Quarantined => VerbError::Quarantined,
+        })?;
+        // Checked before the call to the store.
+        let content_type = content_type(&read, request.disposition)?;
         match core.blobs.head(&read.key, pin.version_id.as_deref()).await {
             Ok(meta) if meta.etag == pin.etag && meta.content_encoding.is_none() => {
                 let pin = pin.clone();
-                return sign(core, read, pin).await;
+                return sign(core, read, pin, content_type, request).await;
             }
             Ok(meta) if is_same_by_checksum(uploads, &read, &meta).await? => {
                 let pin = pin_of(meta);
@@ -39,12 +63,12 @@ pub async fn download(uploads: &Uploads, caller: &Caller, id: FileId) -> Result<
                 if commit(uploads, change, "download").await? {
                     tracing::error!(fileId = %read.id, tenant = %read.tenant, action = "quarantined",
                         "object was changed by another program, file quarantined");
-                    return Err(VerbError::NotReady(Status::Quarantined));
+                    return Err(VerbError::Quarantined);
                 }
             }
             Err(BlobError::NotFound) => {
                 tracing::error!(fileId = %read.id, tenant = %read.tenant, action = "missing",
-                    "object of a ready file is missing");
+                    "object of a confirmed file is missing");
                 return Err(VerbError::ObjectMissing);
             }
             Err(error) => return Err(error.into()),
@@ -67,14 +91,35 @@ fn pin_of(meta: ObjectMeta) -> Pin {
     Pin { etag: meta.etag, version_id: meta.version_id }
 }
 
-async fn sign(core: &Core, file: File, pin: Pin) -> Result<SignedRequest, VerbError> {
+/// The type that the store sends. A browser shows a file only if the type is one that it cannot run.
+fn content_type(file: &File, disposition: Disposition) -> Result<Option<String>, VerbError> {
+    match disposition {
+        Disposition::Attachment => Ok(file.content_type.clone()),
+        Disposition::Inline => match file.content_type.as_deref().and_then(inline_type) {
+            Some(shown) => Ok(Some(shown)),
+            None => Err(VerbError::NotInline(file.content_type.clone())),
+        },
+    }
+}
+
+async fn sign(
+    core: &Core,
+    file: File,
+    pin: Pin,
+    content_type: Option<String>,
+    request: DownloadRequest,
+) -> Result<DownloadLink, VerbError> {
     let now = core.clock.now();
+    let life_ms_max = i64::try_from(core.blobs.url_life_max().as_millis()).unwrap_or(i64::MAX);
+    let expires_at = now.saturating_add(request.life_ms.min(life_ms_max));
     let grant = GetGrant {
         key: file.key,
         pin,
-        content_type: file.content_type,
+        content_type,
         file_name: file.name,
-        lifetime: UrlLifetime { signed_at: now, expires_at: now.saturating_add(URL_LIFE_MS) },
+        disposition: request.disposition,
+        lifetime: UrlLifetime { signed_at: now, expires_at },
     };
-    Ok(core.blobs.sign_get(&grant).await?)
+    let url = core.blobs.sign_get(&grant).await?.url;
+    Ok(DownloadLink { url, expires_at })
 }

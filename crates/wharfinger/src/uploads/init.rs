@@ -13,7 +13,7 @@ use wharfinger_lifecycle::parts::part_size;
 use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::{PutGrant, SignedRequest, UrlLifetime};
 
-use super::validate::{Problems, check_size, fingerprint};
+use super::validate::{Problems, check_rules, fingerprint};
 use super::{commit, parts, reissue};
 use crate::core::Core;
 use crate::core::{Caller, VerbError};
@@ -65,7 +65,7 @@ pub async fn init(
     problems.check(core, &mut announced, "");
     problems.check_key(key.as_deref());
     problems.into_result()?;
-    check_size(core, &announced, "")?;
+    check_rules(core, &uploads.rules.of_tenant(&caller.tenant).await?, &announced, "")?;
     let batch = match batch {
         Some(id) => Some(core.catalog.batch(id).await?.ok_or(VerbError::NotFound)?),
         None => None,

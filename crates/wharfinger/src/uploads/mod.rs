@@ -3,6 +3,7 @@
 
 pub mod check;
 pub mod confirm;
+mod content;
 pub mod delete;
 pub mod download;
 pub mod find;
@@ -21,6 +22,7 @@ use wharfinger_lifecycle::file::{Change, File};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::quota::Quota;
+use crate::rules::Rules;
 use crate::telemetry::metric;
 use confirm::ChecksumReader;
 use receive::IncomingUploads;
@@ -30,6 +32,7 @@ use transfers::Transfers;
 pub struct Uploads {
     pub core: Arc<Core>,
     pub quota: Arc<Quota>,
+    pub rules: Arc<Rules>,
     /// Uploads to the local store that this process is receiving.
     incoming: IncomingUploads,
     /// Computes the checksums of objects.
@@ -39,10 +42,11 @@ pub struct Uploads {
 }
 
 impl Uploads {
-    pub fn new(core: Arc<Core>, quota: Arc<Quota>) -> Uploads {
+    pub fn new(core: Arc<Core>, quota: Arc<Quota>, rules: Arc<Rules>) -> Uploads {
         Uploads {
             core,
             quota,
+            rules,
             incoming: IncomingUploads::default(),
             checksums: Arc::default(),
             transfers: Transfers::default(),

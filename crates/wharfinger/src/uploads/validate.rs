@@ -9,6 +9,7 @@ use wharfinger_lifecycle::limits;
 use wharfinger_lifecycle::name::check_file_name;
 use wharfinger_lifecycle::stage::show_list;
 use wharfinger_lifecycle::stage_choice::choose;
+use wharfinger_lifecycle::tenant_policy::EffectivePolicy;
 
 use crate::core::Core;
 use crate::core::{FieldProblem, VerbError};
@@ -72,12 +73,26 @@ impl Problems {
     }
 }
 
-pub(crate) fn check_size(core: &Core, announced: &UploadRequest, prefix: &str) -> Result<(), VerbError> {
+/// Checks the size and the type that are announced against the rules of the tenant.
+pub(crate) fn check_rules(
+    core: &Core,
+    policy: &EffectivePolicy,
+    announced: &UploadRequest,
+    prefix: &str,
+) -> Result<(), VerbError> {
     let of_store = core.blobs.multipart().map_or(u64::MAX, |parts| parts.limits().object_bytes_max());
-    let limit_bytes = core.settings.file_size_bytes_max.min(of_store);
-    match announced.size > limit_bytes {
-        true => Err(VerbError::TooLarge { field: format!("{prefix}size"), limit_bytes }),
-        false => Ok(()),
+    let limit_bytes = policy.file_size_bytes_max.min(of_store);
+    if announced.size > limit_bytes {
+        return Err(VerbError::TooLarge { field: format!("{prefix}size"), limit_bytes });
+    }
+    let Some(allowed) = &policy.allowed_types else { return Ok(()) };
+    match announced.content_type.as_deref().is_some_and(|content_type| allowed.allows(content_type)) {
+        true => Ok(()),
+        false => Err(VerbError::TypeNotAllowed {
+            field: format!("{prefix}contentType"),
+            given: announced.content_type.clone(),
+            allowed: allowed.clone(),
+        }),
     }
 }
 

@@ -19,6 +19,8 @@ use crate::{batches, oracle};
 
 const BYTES: &[u8] = b"forty-two bytes of cargo, give or take one";
 const DAY_MS: i64 = 86_400_000;
+/// Of a tenant without files.
+const POLICY: &str = "/api/v2/tenants/empty/policy";
 /// More calls than any operation makes. More show an endless loop.
 const CALLS_MAX: u64 = 200;
 
@@ -56,6 +58,7 @@ enum Op {
     Retry,
     /// A service key is created, used, and its use is written.
     UseKey,
+    SetPolicy,
 }
 
 /// The state before the fault.
@@ -95,7 +98,7 @@ impl Op {
     /// Brings a file to the state in which the operation applies.
     async fn prepare(self, env: &TestEnv, server: &TestApp) -> Option<Setup> {
         let me = server.me();
-        if matches!(self, Op::Init | Op::InitWithKey | Op::OpenBatch | Op::UseKey) {
+        if matches!(self, Op::Init | Op::InitWithKey | Op::OpenBatch | Op::UseKey | Op::SetPolicy) {
             return None;
         }
         if matches!(self, Op::CompleteBatch | Op::CancelBatch | Op::ExpireBatch) {
@@ -161,6 +164,9 @@ impl Op {
             (Op::Reissue, _) => Some(me.post(&format!("{path}/url"), serde_json::json!({})).await),
             (Op::Download, _) => Some(me.get(&format!("{path}/download")).await),
             (Op::DeleteRegistered | Op::DeleteReady, _) => Some(me.delete(&path).await),
+            (Op::SetPolicy, _) => {
+                Some(server.operator().put(POLICY, json!({ "allowedTypes": [format!("x/{key}")] })).await)
+            }
             (Op::OpenBatch, _) => Some(open_batch(server, key).await),
             (Op::CompleteBatch, Some(setup)) => Some(batches::complete(&me, &setup.batch).await),
             (Op::CancelBatch, Some(setup)) => Some(batches::cancel(&me, &setup.batch).await),
@@ -321,6 +327,10 @@ async fn check_acknowledged(
             if let (true, Some(answer)) = (acknowledged, answer) {
                 assert_eq!(batches::each(&answer.body, "fileId"), batches::each(&first, "fileId"));
             }
+        }
+        (Op::SetPolicy, _) if acknowledged => {
+            let policy = server.operator().get(POLICY).await.expect(200);
+            assert_eq!(policy["allowedTypes"][0], format!("x/{key}").to_lowercase());
         }
         (Op::CompleteBatch, Some(setup)) => {
             let completed = batches::complete(&me, &setup.batch).await.expect(200);
@@ -547,6 +557,7 @@ every_operation! {
     cancel_batch: CancelBatch,
     expire_batch: ExpireBatch,
     use_key: UseKey,
+    set_policy: SetPolicy,
 }
 
 #[tokio::test(flavor = "multi_thread")]

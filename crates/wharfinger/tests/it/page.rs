@@ -108,8 +108,8 @@ const CORS: &str = "<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin
     <AllowedMethod>GET</AllowedMethod><AllowedHeader>*</AllowedHeader><ExposeHeader>ETag</ExposeHeader>\
     </CORSRule></CORSConfiguration>";
 
-#[test]
-fn bytes_are_sent_directly_to_a_store_of_another_origin() {
+/// Runs it with a fresh bucket that permits requests of browsers.
+fn run_on_s3(scenario: &str) {
     let gateway = radosgw::shared();
     let bucket = gateway.create_bucket();
     let allowed = gateway.request("PUT", &format!("/{bucket}?cors="), CORS.as_bytes()).expect("an answer");
@@ -125,5 +125,20 @@ fn bytes_are_sent_directly_to_a_store_of_another_origin() {
         ("AWS_REGION", gateway.region()),
         ("STORE", endpoint.as_str()),
     ];
-    run("store_on_other_origin", &settings);
+    run(scenario, &settings);
+}
+
+#[test]
+fn bytes_are_sent_directly_to_a_store_of_another_origin() {
+    run_on_s3("store_on_other_origin");
+}
+
+#[test]
+fn pages_of_other_origins_show_pictures_and_no_uploaded_file_runs() {
+    run("inline", &[("PIPELINE_STAGES", "")]);
+}
+
+#[test]
+fn pages_of_other_origins_show_pictures_that_s3_sends() {
+    run_on_s3("inline");
 }

@@ -306,7 +306,12 @@ impl Client {
 
 fn init_body(file: &LocalFile, sha256: &str) -> Value {
     let metadata = file.relative.as_ref().map(|path| json!({ "path": path }));
-    json!({ "fileName": file.name, "size": file.size, "checksumSha256": sha256, "metadata": metadata })
+    // By the name: a server may require a type, and browsers show a file only by its type.
+    let content_type = mime_guess::from_path(&file.name).first_raw();
+    json!({
+        "fileName": file.name, "size": file.size, "contentType": content_type, "checksumSha256": sha256,
+        "metadata": metadata,
+    })
 }
 
 pub(super) fn read_error(error: std::io::Error) -> CallError {

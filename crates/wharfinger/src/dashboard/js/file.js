@@ -1,7 +1,7 @@
 // The page of one file: its properties, its status and its history.
 
 import { deleteFile, processAgain, retryStuck } from "./actions.js";
-import { get, request } from "./api.js";
+import { get } from "./api.js";
 import { h } from "./dom.js";
 import { badge, icon } from "./icons.js";
 import { emitChange, live, onNotification } from "./live.js";
@@ -10,6 +10,9 @@ import { toast } from "./toasts.js";
 import { absolute, bytes, day, duration, exactTime, isFinal, kindOfStatus, number, sentence, stageOfStatus, statusMeaning, time } from "./words.js";
 
 const REFETCH_MS_MIN = 800;
+/** Pictures that every browser shows. The server refuses to show types that could run, such as SVG. */
+const PREVIEW_TYPES = ["image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp", "image/avif", "image/bmp"];
+const PREVIEW_BYTES_MAX = 20 << 20;
 
 let id = "";
 let file = null;
@@ -20,6 +23,8 @@ let lastDashboard = null;
 let timer = 0;
 let fetchedAt = 0;
 let isDeleted = false;
+/** A link to the picture, if the file is one. */
+let preview = "";
 
 async function fetchFile() {
   timer = 0;
@@ -33,7 +38,10 @@ async function fetchFile() {
     if (fetched !== id) return;
     const becameReady = fresh.status === "ready" && file?.status !== "ready";
     [file, events, error] = [fresh, history.events, ""];
-    if (becameReady) chunks = await get(`${path}/chunks?limit=3`).then((answer) => answer.chunks, () => null);
+    if (becameReady) {
+      preview = hasPreview(file) ? await link("inline").catch(() => "") : "";
+      chunks = await get(`${path}/chunks?limit=3`).then((answer) => answer.chunks, () => null);
+    }
   } catch (failed) {
     if (fetched !== id || isDeleted) return;
     error = failed.status === 404 ? "This file does not exist, or you have no access to it." : failed.message;
@@ -45,13 +53,14 @@ async function fetchFile() {
 /** Fetches the file soon, but at most once in REFETCH_MS_MIN. */
 const fetchSoon = () => (timer ||= setTimeout(fetchFile, Math.max(0, fetchedAt + REFETCH_MS_MIN - Date.now())));
 
-/** Follows the redirect to a URL that needs no token, and lets the browser download that. */
+const hasPreview = ({ contentType, size }) => size <= PREVIEW_BYTES_MAX && PREVIEW_TYPES.includes((contentType ?? "").split(";")[0].trim().toLowerCase());
+
+/** A URL of the file that needs no token. */
+const link = async (disposition) => (await get(`/api/v2/files/${encodeURIComponent(id)}/download?redirect=false&disposition=${disposition}`)).url;
+
 async function download() {
-  const stop = new AbortController();
   try {
-    const response = await request("GET", `/api/v2/files/${encodeURIComponent(id)}/download`, { signal: stop.signal });
-    const { url } = response;
-    stop.abort();
+    const url = await link("attachment");
     h("a", { href: url, download: file.fileName }).click();
     toast("ok", `The download of “${file.fileName}” has started.`);
   } catch (failed) {
@@ -125,7 +134,7 @@ function actions() {
   return h("div", { class: "buttons" },
     letter && processAgain(letter, "primary"),
     canRetry && retryStuck(stuck ?? { id, fileName: file.fileName, status: file.status }, stuck?.problem ? "primary" : ""),
-    file.status === "ready" && h("button", { type: "button", onclick: download }, "Download"),
+    ["ready", "failed"].includes(file.status) && h("button", { type: "button", onclick: download }, "Download"),
     deleteFile(file, () => {
       isDeleted = true;
       location.hash = "#/files";
@@ -137,7 +146,7 @@ onNotification((notification) => notification.fileId === id && fetchSoon());
 export const filePage = {
   title: "File",
   enter(wanted) {
-    [id, file, events, chunks, error, isDeleted] = [wanted, null, null, null, "", false];
+    [id, file, events, chunks, error, isDeleted, preview] = [wanted, null, null, null, "", false, ""];
     fetchFile();
   },
   leave: () => (id = ""),
@@ -157,6 +166,7 @@ export const filePage = {
       h("div", { class: "columns", "data-key": "columns" },
         section("timeline", "History", timeline()),
         h("div", { class: "stack" },
+          preview && section("preview", "Preview", h("img", { class: "preview", src: preview, alt: `Preview of ${file.fileName}` })),
           section("properties", "Properties", properties()),
           section("text", "Text", chunks?.length ? h("ol", { class: "hits" }, chunks.map((chunk) => h("li", { "data-key": `c${chunk.ordinal}` }, h("p", {}, chunk.text))))
             : placeholder(withoutText()), { hint: chunks?.length ? "The first passages that the search uses." : "" }))),

@@ -61,6 +61,7 @@ async fn every_call_of_the_contract_is_described() {
         "POST /api/v2/batches/{id}/complete",
         "POST /api/v2/batches/{id}/cancel",
         "GET /api/v2/quota",
+        "PUT /api/v2/tenants/{tenant}/policy",
         "PUT /api/v2/tenants/{tenant}/quota",
         "GET /api/v2/uploads/orphans",
         "POST /api/v1/maintenance/cleanup/trigger",

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// From the lowest to the highest layer. `the_architecture_lists_the_layers` compares the list with ARCHITECTURE.md.
-const LAYERS: [&str; 22] = [
+const LAYERS: [&str; 23] = [
     "clock",
     "config",
     "memory_budget",
@@ -12,6 +12,7 @@ const LAYERS: [&str; 22] = [
     "store",
     "core",
     "auth",
+    "rules",
     "quota",
     "ingest",
     "uploads",

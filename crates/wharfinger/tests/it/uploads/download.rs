@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use reqwest::{Method, Response};
-use serde_json::json;
+use serde_json::{Value, json};
+use wharfinger::core::Role;
 
 use super::{id, object_of};
 use crate::oracle;
@@ -128,8 +129,7 @@ async fn a_changed_object_is_quarantined_and_not_served(database: Database) {
     }
     let path = format!("/api/v2/files/{file}");
     for _ in 0..2 {
-        let problem = me.get(&format!("{path}/download")).await.expect_problem(409, "not_ready");
-        assert_eq!(problem["fileStatus"], "quarantined");
+        me.get(&format!("{path}/download")).await.expect_problem(409, "quarantined");
     }
     let read = me.get(&path).await.expect(200);
     assert_eq!(read["status"], "quarantined");
@@ -169,7 +169,181 @@ async fn a_removed_object_is_reported_missing(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
+const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01";
+
+async fn typed(me: &Client<'_>, name: &str, content_type: &str, bytes: &[u8]) -> String {
+    sent(me, json!({ "fileName": name, "size": bytes.len(), "contentType": content_type }), bytes).await
+}
+
+/// Uploaded and confirmed. Azure answers the upload with 201.
+async fn sent(me: &Client<'_>, init: Value, bytes: &[u8]) -> String {
+    let grant = me.post("/api/v2/files/init", init).await.expect(201);
+    let status = me.server.put_bytes(&grant, bytes).await.status;
+    assert!(status.is_success(), "{status}");
+    me.confirm(&id(&grant)).await.expect(200);
+    id(&grant)
+}
+
+/// A URL for another program or an `<img>`.
+async fn link(me: &Client<'_>, file: &str, options: &str) -> Value {
+    let answer = me.get(&format!("/api/v2/files/{file}/download?redirect=false{options}")).await;
+    assert_eq!(answer.headers["cache-control"], "no-store");
+    answer.expect(200)
+}
+
+fn url_of(link: &Value) -> &str {
+    link["url"].as_str().expect("a URL")
+}
+
+async fn a_link_is_shown_inline_only_if_no_browser_can_run_it(env: TestEnv) {
+    let server = env.start().await;
+    let me = server.me();
+    let picture = typed(&me, "é.png", "IMAGE/PNG; x=y", PNG).await;
+    let shown = link(&me, &picture, "&disposition=inline&expiresIn=60").await;
+    let answer = fetch(&server, Method::GET, url_of(&shown), &[("range", "bytes=1-3")]).await;
+    assert_eq!(answer.status(), 206);
+    assert_eq!(answer.headers()["content-type"], "image/png");
+    assert_eq!(answer.headers()["content-disposition"], "inline; filename*=UTF-8''%C3%A9%2Epng");
+    if env.is_local() {
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("content-security-policy", "sandbox; default-src 'none'"),
+            ("cross-origin-resource-policy", "cross-origin"),
+        ] {
+            assert_eq!(answer.headers()[name], value, "{name}");
+        }
+        let lie = url_of(&shown).replace("image%2Fpng", "text%2Fhtml");
+        assert_ne!(lie, url_of(&shown));
+        let answer = fetch(&server, Method::GET, &lie, &[]).await;
+        Answer::read(answer).await.expect_problem(403, "bad_signature");
+    } else {
+        assert_eq!(answer.text().await.expect("bytes"), "PNG");
+    }
+    for name in ["a.html", "a.svg", "a.xml", "a.bin"] {
+        let content_type = match name {
+            "a.html" => "text/html",
+            "a.svg" => "image/svg+xml",
+            "a.xml" => "application/xml",
+            _ => "application/octet-stream",
+        };
+        let file = typed(&me, name, content_type, b"<script>alert(1)</script>").await;
+        let path = format!("/api/v2/files/{file}/download?disposition=inline");
+        me.get(&path).await.expect_problem(415, "not_inline");
+        let saved = link(&me, &file, "").await;
+        let answer = fetch(&server, Method::GET, url_of(&saved), &[]).await;
+        let disposition = answer.headers()["content-disposition"].to_str().expect("a text");
+        assert!(disposition.starts_with("attachment;"), "{disposition}");
+    }
+    let untyped = sent(&me, json!({ "fileName": "a", "size": 3 }), b"abc").await;
+    me.get(&format!("/api/v2/files/{untyped}/download?disposition=inline"))
+        .await
+        .expect_problem(415, "not_inline");
+    for (option, field) in [
+        ("disposition=show", "disposition"),
+        ("expiresIn=0", "expiresIn"),
+        ("expiresIn=604801", "expiresIn"),
+        ("expiresIn=-1", "expiresIn"),
+        ("expiresIn=1h", "expiresIn"),
+        ("redirect=maybe", "redirect"),
+        ("expires=1", "expires"),
+    ] {
+        let problem = me.get(&format!("/api/v2/files/{untyped}/download?{option}")).await;
+        let problem = problem.expect_problem(400, "invalid_request");
+        assert_eq!(problem["errors"][0]["field"], field, "{option}: {problem}");
+    }
+    // The longest life that a store can sign.
+    let week = link(&me, &untyped, "&expiresIn=604800").await;
+    assert_eq!(week["expiresAt"], "2025-06-22T15:06:40.000Z");
+    assert_eq!(fetch(&server, Method::GET, url_of(&week), &[]).await.status(), 200);
+    if env.is_local() {
+        env.advance(604_800_000 - 1);
+        assert_eq!(fetch(&server, Method::GET, url_of(&week), &[]).await.status(), 200);
+        env.advance(1);
+        let answer = fetch(&server, Method::GET, url_of(&week), &[]).await;
+        Answer::read(answer).await.expect_problem(403, "url_expired");
+    }
+}
+
+async fn links_of_the_local_store(database: Database) {
+    a_link_is_shown_inline_only_if_no_browser_can_run_it(TestEnv::new(database)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_of_s3() {
+    a_link_is_shown_inline_only_if_no_browser_can_run_it(TestEnv::on_s3(Database::Sqlite, &[])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_of_azure() {
+    a_link_is_shown_inline_only_if_no_browser_can_run_it(TestEnv::on_azure(Database::Sqlite, &[])).await;
+}
+
+/// Each file ends in another way, by outside workers.
+async fn failed_files_can_be_downloaded_after_a_clean_scan(database: Database) {
+    let env = TestEnv::with_stages(database, "scan,extract", &[("PIPELINE_BUILTIN_STAGES", "")]);
+    let server = env.start().await;
+    let (me, worker) = (server.me(), server.as_user("ops", "w", Role::Worker));
+    let next = async |stage: &str, verb: &str, rest: Value| {
+        let leased = json!({ "stages": [stage], "max": 1 });
+        let leased = worker.post("/api/v2/workers/lease", leased).await.expect(200);
+        let job = &leased["jobs"][0];
+        let mut body = rest;
+        body["leaseToken"] = job["leaseToken"].clone();
+        let id = job["jobId"].as_str().expect("a job");
+        worker.post(&format!("/api/v2/workers/jobs/{id}/{verb}"), body).await.expect(200);
+    };
+    let clean = || json!({ "output": { "verdict": "clean" } });
+    let failure = || json!({ "error": "it is broken", "retryable": false });
+
+    let extracted = me.enqueue("failed in extract", b"abc").await;
+    me.get(&format!("/api/v2/files/{extracted}/download")).await.expect_problem(409, "not_ready");
+    next("scan", "complete", clean()).await;
+    me.get(&format!("/api/v2/files/{extracted}/download")).await.expect_problem(409, "not_ready");
+    next("extract", "fail", failure()).await;
+    let scanned = me.enqueue("failed in scan", b"abc").await;
+    next("scan", "fail", failure()).await;
+    let infected = me.enqueue("infected", b"abc").await;
+    next("scan", "complete", json!({ "output": { "verdict": "infected", "signature": "X" } })).await;
+
+    // Also after their dead letters are discarded, which ends the record of where they failed.
+    for is_discarded in [false, true] {
+        if is_discarded {
+            let letters = server.operator().get("/api/v2/dlq").await.expect(200);
+            for letter in letters["jobs"].as_array().expect("a list") {
+                let id = letter["jobId"].as_str().expect("an id");
+                server.operator().delete(&format!("/api/v2/dlq/{id}")).await.expect(204);
+            }
+        }
+        assert_eq!(me.file(&extracted).await["status"], "failed");
+        let url = location(&me, &extracted).await;
+        assert_eq!(fetch(&server, Method::GET, &url, &[]).await.text().await.expect("bytes"), "abc");
+        let problem = me.get(&format!("/api/v2/files/{scanned}/download")).await;
+        assert_eq!(problem.expect_problem(409, "not_ready")["fileStatus"], "failed");
+        me.get(&format!("/api/v2/files/{infected}/download")).await.expect_problem(409, "quarantined");
+    }
+    // Its bytes are replaced by another program.
+    std::fs::write(object_of(&env, &extracted), b"other").expect("the object");
+    me.get(&format!("/api/v2/files/{extracted}/download")).await.expect_problem(409, "quarantined");
+    assert_eq!(me.file(&extracted).await["status"], "quarantined");
+    oracle::catalog_is_sound(&server).await;
+
+    // A pipeline without a scan.
+    let server = env.start_but("PIPELINE_STAGES", "extract").await;
+    let (me, worker) = (server.me(), server.as_user("ops", "w", Role::Worker));
+    let file = me.enqueue("never scanned", b"abc").await;
+    let leased = json!({ "stages": ["extract"], "max": 1 });
+    let leased = worker.post("/api/v2/workers/lease", leased).await.expect(200);
+    let job = &leased["jobs"][0];
+    let path = format!("/api/v2/workers/jobs/{}/fail", job["jobId"].as_str().expect("a job"));
+    let body = json!({ "leaseToken": job["leaseToken"], "error": "it is broken", "retryable": false });
+    worker.post(&path, body).await.expect(200);
+    location(&me, &file).await;
+    oracle::catalog_is_sound(&server).await;
+}
+
 on_each_database!(
+    links_of_the_local_store,
+    failed_files_can_be_downloaded_after_a_clean_scan,
     a_download_is_an_attachment_that_browsers_do_not_run,
     a_download_url_ends_with_its_time_or_its_file,
     a_changed_object_is_quarantined_and_not_served,

@@ -10,6 +10,7 @@ mod life;
 mod listing;
 mod quota;
 mod restore;
+mod rules;
 mod signed_put;
 mod tampering;
 mod transfers;

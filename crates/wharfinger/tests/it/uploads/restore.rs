@@ -44,7 +44,7 @@ async fn replaced_bytes_are_quarantined(database: Database) {
     std::fs::write(object_of(&env, &file), b"bytes that were replaced").expect("the object");
     restore(&env, &file);
     let path = format!("/api/v2/files/{file}");
-    server.me().get(&format!("{path}/download")).await.expect_problem(409, "not_ready");
+    server.me().get(&format!("{path}/download")).await.expect_problem(409, "quarantined");
     assert_eq!(server.me().get(&path).await.expect(200)["status"], "quarantined");
     oracle::catalog_is_sound(&server).await;
 }

@@ -1,0 +1,157 @@
+//! The rules of tenants: permitted types, file sizes and request rates. The settings have the defaults, and operators set
+//! rules of single tenants, which are read from the catalog and cached for a few seconds.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use wharfinger_catalog::CatalogError;
+use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::id::TenantId;
+use wharfinger_lifecycle::tenant_policy::{EffectivePolicy, TenantPolicy, TenantPolicyChange, TokenBucket};
+
+use crate::core::Core;
+
+/// Another process sees a change after at most this time.
+pub const POLICY_VALID_MS: i64 = 5_000;
+/// How long a request waits for the rules of its tenant's rate. Without an answer, the last known rules apply: events are
+/// accepted even while the catalog is down.
+const RATE_WAIT: Duration = Duration::from_millis(500);
+/// Cached tenants. Beyond it the cache is cleared.
+const TENANTS_MAX: usize = 10_000;
+
+pub struct Rules {
+    core: Arc<Core>,
+    defaults: EffectivePolicy,
+    known: Mutex<HashMap<TenantId, KnownPolicy>>,
+    /// Raised by each change in this process. A read that began before it is not cached.
+    changes: AtomicU64,
+    buckets: Mutex<HashMap<TenantId, TokenBucket>>,
+}
+
+#[derive(Clone)]
+struct KnownPolicy {
+    /// None: it was never read.
+    policy: Option<Arc<TenantPolicy>>,
+    read_at: UnixMs,
+    /// When the last read for a request rate began.
+    tried_at: UnixMs,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether something of that time is still valid. After a change of the clock it is not.
+fn is_recent(at: UnixMs, now: UnixMs) -> bool {
+    (0..POLICY_VALID_MS).contains(&now.saturating_sub(at))
+}
+
+impl Rules {
+    pub fn new(core: Arc<Core>) -> Rules {
+        let settings = &core.settings;
+        let defaults = EffectivePolicy {
+            allowed_types: settings.upload_allowed_types.clone(),
+            file_size_bytes_max: settings.file_size_bytes_max,
+            requests_per_second: settings.tenant_requests_per_second,
+        };
+        Rules {
+            core,
+            defaults,
+            known: Mutex::default(),
+            changes: AtomicU64::default(),
+            buckets: Mutex::default(),
+        }
+    }
+
+    pub fn defaults(&self) -> &EffectivePolicy {
+        &self.defaults
+    }
+
+    /// What applies to the tenant's uploads.
+    pub async fn of_tenant(&self, tenant: &TenantId) -> Result<EffectivePolicy, CatalogError> {
+        let now = self.core.clock.now();
+        let cached = lock(&self.known).get(tenant).filter(|known| is_recent(known.read_at, now)).cloned();
+        let policy = match cached.and_then(|known| known.policy) {
+            Some(policy) => policy,
+            None => self.read(tenant, now).await?,
+        };
+        Ok(policy.over(&self.defaults))
+    }
+
+    /// Changes the stored rules of a tenant. Returns all of them.
+    pub async fn change(
+        &self,
+        tenant: &TenantId,
+        change: TenantPolicyChange,
+    ) -> Result<TenantPolicy, CatalogError> {
+        let now = self.core.clock.now();
+        let changed = self.core.catalog.set_tenant_policy(tenant, change, now).await;
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        // After a lost answer, the change may be there or not.
+        lock(&self.known).remove(tenant);
+        changed
+    }
+
+    /// Takes one request of the tenant's rate. `Err`: it has none left; the client may try again after these seconds.
+    pub async fn admit_request(&self, tenant: &TenantId) -> Result<(), u32> {
+        let per_second = self.requests_per_second(tenant).await;
+        if per_second == 0 {
+            return Ok(());
+        }
+        let now = self.core.clock.now();
+        let mut buckets = lock(&self.buckets);
+        if buckets.len() >= TENANTS_MAX && !buckets.contains_key(tenant) {
+            // A tenant gets a full bucket again. That matters only to those among 10,000 that are at their limit.
+            buckets.clear();
+        }
+        buckets
+            .entry(tenant.clone())
+            .or_insert_with(|| TokenBucket::full(per_second, now))
+            .take(per_second, now)
+    }
+
+    /// Never fails, and never waits for long: at most one request in POLICY_VALID_MS waits for the catalog.
+    async fn requests_per_second(&self, tenant: &TenantId) -> u32 {
+        let now = self.core.clock.now();
+        let last = {
+            let mut known = lock(&self.known);
+            let entry = entry(&mut known, tenant);
+            let is_known = is_recent(entry.read_at, now) || is_recent(entry.tried_at, now);
+            if !is_known {
+                entry.tried_at = now;
+            }
+            (is_known, entry.policy.clone())
+        };
+        let policy = match last {
+            (true, policy) => policy,
+            (false, policy) => {
+                let read = tokio::time::timeout(RATE_WAIT, self.read(tenant, now)).await;
+                read.ok().and_then(Result::ok).or(policy)
+            }
+        };
+        let own = policy.and_then(|policy| policy.requests_per_second);
+        own.unwrap_or(self.defaults.requests_per_second)
+    }
+
+    async fn read(&self, tenant: &TenantId, now: UnixMs) -> Result<Arc<TenantPolicy>, CatalogError> {
+        let changes = self.changes.load(Ordering::SeqCst);
+        let policy = Arc::new(self.core.catalog.tenant_policy(tenant).await?);
+        let mut known = lock(&self.known);
+        if self.changes.load(Ordering::SeqCst) == changes {
+            let entry = entry(&mut known, tenant);
+            entry.policy = Some(policy.clone());
+            entry.read_at = now;
+        }
+        Ok(policy)
+    }
+}
+
+fn entry<'k>(known: &'k mut HashMap<TenantId, KnownPolicy>, tenant: &TenantId) -> &'k mut KnownPolicy {
+    if known.len() >= TENANTS_MAX && !known.contains_key(tenant) {
+        known.clear();
+    }
+    const NEVER: UnixMs = UnixMs::MIN;
+    known.entry(tenant.clone()).or_insert(KnownPolicy { policy: None, read_at: NEVER, tried_at: NEVER })
+}
