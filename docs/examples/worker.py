@@ -29,6 +29,10 @@ class Unusable(Exception):
     """The file can never be processed: not supported, corrupted, encrypted."""
 
 
+class NoText(Exception):
+    """The type of the file has no text. EXTRACT_UNSUPPORTED of the server decides what that means."""
+
+
 class LeaseLost(Exception):
     """Another worker has the file now. Our result is rejected."""
 
@@ -77,7 +81,7 @@ def extract(job):
     try:
         return {"text": b"".join(download(job)).decode("utf-8")}
     except UnicodeDecodeError:
-        return {"text": None}  # This type has no text. The server decides what that means (EXTRACT_UNSUPPORTED).
+        raise NoText("not a text in UTF-8") from None
 
 
 def chunk(job):
@@ -128,6 +132,9 @@ def work(job):
         print(f"{job['stage']} of {job['fileName']}: now {ended['status']}", flush=True)
     except LeaseLost:
         print(f"{job['stage']} of {job['fileName']}: lease lost, another worker has it", flush=True)
+    except NoText as error:
+        ended = call(path + "/fail", {**token, "error": str(error), "unsupported": True})
+        print(f"{job['stage']} of {job['fileName']}: no text, now {ended['status']}", flush=True)
     except Unusable as error:
         call(path + "/fail", {**token, "error": str(error), "retryable": False})
     except Exception as error:  # any other error: the file is retried

@@ -1,5 +1,7 @@
 //! Types that have no text, told by the first bytes alone, so that a film is not read to its end.
 
+use std::panic;
+
 use super::encoding;
 use super::kind::{self, ZIP_SIGNATURES};
 
@@ -27,7 +29,8 @@ pub fn without_text(head: &[u8], is_too_large: bool) -> Option<String> {
     if kind::is_document(head) || !encoding::is_binary_head(head) {
         return None;
     }
-    infer::get(head).map(kind::name_of)
+    // This runs in the server's own process. After a panic, the child process has a look at the file.
+    panic::catch_unwind(|| infer::get(head).map(kind::name_of)).ok().flatten()
 }
 
 /// The name of the first entry follows its header of 30 bytes.

@@ -21,7 +21,7 @@ use super::extract::{Body, Id, QueryParams};
 use super::problem::Problem;
 use crate::clock::rfc3339;
 use crate::pipeline::input::{self, Input};
-use crate::pipeline::remote::{self, Delivery, LEASE_JOBS_MAX, LeasedJob};
+use crate::pipeline::remote::{self, Delivery, Failure, LEASE_JOBS_MAX, LeasedJob};
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -84,7 +84,7 @@ pub struct TokenRequest {
 pub struct CompleteRequest {
     #[schema(example = "3.5f2d0c…")]
     lease_token: String,
-    /// scan `{verdict,signature?}`, extract `{text}` (null if the type has no text), chunk `{chunks:[{text,start,end}]}`, embed `{vectors:[[…]]}`.
+    /// scan `{verdict,signature?}`, extract `{text}`, chunk `{chunks:[{text,start,end}]}`, embed `{vectors:[[…]]}`.
     #[schema(value_type = BTreeMap<String, Value>, example = json!({"verdict": "clean"}))]
     output: Box<RawValue>,
 }
@@ -99,6 +99,10 @@ pub struct FailRequest {
     /// False if a retry would not help (not supported, corrupted, encrypted).
     #[serde(default = "yes")]
     retryable: bool,
+    /// Only for the stage `extract`: true if the type of the file has no text. EXTRACT_UNSUPPORTED then decides whether the
+    /// file becomes ready without text or fails. `retryable` does not matter.
+    #[serde(default)]
+    unsupported: bool,
 }
 
 fn yes() -> bool {
@@ -249,7 +253,11 @@ pub(super) async fn complete(
 #[utoipa::path(
     post, path = "/api/v2/workers/jobs/{jobId}/fail", tag = "workers", operation_id = "failJob",
     params(("jobId" = String, Path, example = "01a1ddbc-8001-7c3e-9a55-0b6f2d4e8c71")), request_body = FailRequest,
-    responses((status = 200, body = EndedView), (status = 409, body = Problem, description = "`lease_lost`")),
+    responses(
+        (status = 200, body = EndedView),
+        (status = 400, body = Problem, description = "`invalid_request`: `unsupported` in another stage than `extract`"),
+        (status = 409, body = Problem, description = "`lease_lost`"),
+    ),
 )]
 pub(super) async fn fail(
     State(app): State<Shared>,
@@ -260,8 +268,13 @@ pub(super) async fn fail(
     if request.error.trim().is_empty() {
         return Err(Problem::invalid("error", "must say what went wrong"));
     }
-    let FailRequest { lease_token, error, retryable } = &request;
-    let ended = remote::fail(&app.pipeline, &worker.caller, job, lease_token, error, *retryable).await?;
+    let FailRequest { lease_token, error, retryable, unsupported } = &request;
+    let failure = match (unsupported, retryable) {
+        (true, _) => Failure::Unsupported,
+        (false, true) => Failure::Retryable,
+        (false, false) => Failure::Permanent,
+    };
+    let ended = remote::fail(&app.pipeline, &worker.caller, job, lease_token, error, failure).await?;
     Ok(Json(ended.into()))
 }
 

@@ -42,6 +42,15 @@ pub struct Worker {
     pub scope: LeaseScope,
 }
 
+/// What an outside worker says about an attempt that made no output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    Retryable,
+    Permanent,
+    /// The type of the file has no text.
+    Unsupported,
+}
+
 /// A job as an outside worker gets it.
 pub struct LeasedJob {
     pub held: LeasedStageJob,
@@ -315,14 +324,25 @@ pub async fn fail(
     job: JobId,
     token: &str,
     error: &str,
-    retryable: bool,
+    failure: Failure,
 ) -> Result<CompletionResult, VerbError> {
     let core = &pipeline.core;
     let token = verify_token(pipeline, caller, job, token)?;
     let held = core.catalog.leased_stage_job(job, token).await?.ok_or(VerbError::LeaseLost)?;
     let why = stored_reason(error);
-    let error = if retryable { StageError::Retryable(why) } else { StageError::Permanent(why) };
-    let outcome = error.into_outcome(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?;
+    let outcome = match failure {
+        Failure::Retryable => Err(StageError::Retryable(why)),
+        Failure::Permanent => Err(StageError::Permanent(why)),
+        Failure::Unsupported if held.stage != Stage::Extract => {
+            return Err(VerbError::invalid("unsupported", "is only for the stage `extract`"));
+        }
+        // The file may become ready, so its object must be the confirmed one, as in `complete`.
+        Failure::Unsupported => is_unchanged(core, &held.file).await.map(|()| extract::unsupported(why)),
+    };
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => error.into_outcome(pipeline, held.job.attempt).await.ok_or(VerbError::LeaseLost)?,
+    };
     let ended = end(core, caller, StageEnd { job, token, outcome: outcome.clone() }).await?;
     run::trace(core, &held, &outcome);
     Ok(ended)
@@ -344,8 +364,7 @@ async fn end(core: &Core, caller: &Caller, end: StageEnd) -> Result<CompletionRe
 /// The output of an outside worker, in the form of its stage.
 enum WorkerOutput {
     Verdict(Option<String>),
-    /// `None`: the type of the file has no text.
-    Text(Option<String>),
+    Text(String),
     Chunks(Vec<OutsideChunk>),
     Vectors(Vec<Vec<f32>>),
 }
@@ -358,9 +377,7 @@ struct OutsideVerdict {
 
 #[derive(Deserialize)]
 struct OutsideText {
-    /// Required, but may be null.
-    #[serde(deserialize_with = "Option::deserialize")]
-    text: Option<String>,
+    text: String,
 }
 
 #[derive(Deserialize)]
@@ -398,12 +415,8 @@ impl WorkerOutput {
                     _ => Err(VerbError::invalid("output.verdict", form)),
                 }
             }
-            Stage::Extract => read::<OutsideText>(
-                output,
-                "text",
-                "must be a string, or null if the type of the file has no text",
-            )
-            .map(|output| WorkerOutput::Text(output.text)),
+            Stage::Extract => read::<OutsideText>(output, "text", "must be a string")
+                .map(|output| WorkerOutput::Text(output.text)),
             Stage::Chunk => {
                 let parsed: OutsideChunks = read(output, "chunks", "must be a list of {text,start,end}")?;
                 let is_wrong = |chunk: &OutsideChunk| chunk.end < chunk.start || chunk.end > TEXT_OFFSET_MAX;
@@ -453,10 +466,7 @@ impl WorkerOutput {
         match self {
             WorkerOutput::Verdict(None) => Ok(AttemptOutcome::Done(StageOutput::default())),
             WorkerOutput::Verdict(Some(signature)) => Ok(scan::infected(&signature)),
-            WorkerOutput::Text(None) => {
-                Ok(extract::unsupported("the worker reported a type without text".into()))
-            }
-            WorkerOutput::Text(Some(text)) => {
+            WorkerOutput::Text(text) => {
                 let mut sink = TextSink::open(attempt).await?;
                 sink.push(text.as_bytes()).await?;
                 sink.finish("outside", 0).await

@@ -20,7 +20,8 @@ async function createFiles() {
   const binary = await put(tokens.user, "blueprint.bin", randomBytes(4000), "application/octet-stream");
   const eicar = ["X5O!P%@AP[4\\PZX54(P^)7CC)7}$EICAR", "-STANDARD-ANTIVIRUS-TEST-FILE!$H+H*"].join("");
   const infected = await put(tokens.user, "free-screensaver.txt", eicar);
-  same(await worker([], "", true).ended, 0, "scanned");
+  const refuse = "def refuse(job):\n    raise worker.Unusable('the file is encrypted')\nworker.STAGES['extract'] = refuse";
+  same(await worker([], refuse, true).ended, 0, "scanned");
   await waitForStatus(tokens.operator, binary, "failed");
   await waitForStatus(tokens.operator, infected, "quarantined");
   const hung = worker(["scan"], "worker.STAGES['scan'] = lambda job: time.sleep(3600)");

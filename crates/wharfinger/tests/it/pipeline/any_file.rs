@@ -45,9 +45,9 @@ async fn a_picture_becomes_ready_without_text(database: Database) {
 
     for (file, why) in pictures
         .iter()
-        .map(|file| (file, "no text can be read from a file of type JPG (image/jpeg)"))
+        .map(|file| (file, "cannot extract text from a file of type JPG (image/jpeg)"))
         .chain(empty.iter().map(|file| (file, "the file has no text")))
-        .chain([(&archive, "no text can be read from a ZIP archive that is no document")])
+        .chain([(&archive, "cannot extract text from a ZIP archive that is not a document")])
     {
         let found = me.file(file).await;
         assert_eq!((&found["status"], &found["textStatus"]), (&json!("ready"), &json!("none")), "{found}");
@@ -93,7 +93,7 @@ async fn a_picture_fails_where_the_operator_wants_that(database: Database) {
     let empty = me.enqueue("empty.txt", b"").await;
     server.settle().await;
     let failed = me.file(&file).await;
-    let why = "no text can be read from a file of type JPG (image/jpeg)";
+    let why = "cannot extract text from a file of type JPG (image/jpeg)";
     assert_eq!((&failed["status"], &failed["error"]), (&json!("failed"), &json!(why)), "{failed}");
     assert_eq!(failed["textStatus"], Value::Null);
     assert_eq!(me.file(&empty).await["textStatus"], "none");
@@ -258,31 +258,48 @@ async fn a_changed_configuration_meets_chosen_stages(database: Database) {
 
 async fn an_outside_worker_reports_a_file_without_text(database: Database) {
     let env = TestEnv::with_stages(database, "extract,chunk", &[("PIPELINE_BUILTIN_STAGES", "")]);
-    let extract = async |server: &TestApp, output: Value| {
-        let file = server.me().enqueue("a", b"cargo").await;
+    let lease = async |server: &TestApp, stage: &str| {
         let worker = server.as_user("ops", "w", Role::Worker);
-        let lease = worker.post("/api/v2/workers/lease", json!({ "stages": ["extract"] })).await.expect(200);
-        let path =
-            format!("/api/v2/workers/jobs/{}/complete", lease["jobs"][0]["jobId"].as_str().expect("a job"));
-        let token = &lease["jobs"][0]["leaseToken"];
-        let wrong = worker.post(&path, json!({ "leaseToken": token, "output": {} })).await;
-        assert!(wrong.expect_problem(400, "invalid_request").to_string().contains("output.text"));
-        let ended = worker.post(&path, json!({ "leaseToken": token, "output": output })).await.expect(200);
+        worker.post("/api/v2/workers/lease", json!({ "stages": [stage] })).await.expect(200)["jobs"][0]
+            .clone()
+    };
+    let call = async |server: &TestApp, job: &Value, verb: &str, mut body: Value| {
+        body["leaseToken"] = job["leaseToken"].clone();
+        let path = format!("/api/v2/workers/jobs/{}/{verb}", job["jobId"].as_str().expect("an id"));
+        server.as_user("ops", "w", Role::Worker).post(&path, body).await
+    };
+    // Returns the status, the text status and the last reason.
+    let extract = async |server: &TestApp, verb: &str, body: Value| {
+        let file = server.me().enqueue("a", b"cargo").await;
+        let job = lease(server, "extract").await;
+        let ended = call(server, &job, verb, body).await.expect(200);
         let found = server.me().file(&file).await;
         assert_eq!(found["status"], ended["status"], "{found}");
-        (found["status"].clone(), found["textStatus"].clone())
+        (found["status"].clone(), found["textStatus"].clone(), last_reason(&server.me(), &file).await)
     };
+    let none =
+        |why: &str| (json!("ready"), json!("none"), format!("extract finished: {why}; skipped: chunk"));
+    let unsupported = json!({ "error": "a drawing", "unsupported": true, "retryable": true });
     let server = env.start().await;
-    for text in [Value::Null, json!(""), json!("\n")] {
-        let ended = extract(&server, json!({ "text": text })).await;
-        assert_eq!(ended, (json!("ready"), json!("none")), "{text}");
+    for text in ["", "\n"] {
+        let ended = extract(&server, "complete", json!({ "output": { "text": text } })).await;
+        assert_eq!(ended, none("the file has no text"));
     }
-    assert_eq!(extract(&server, json!({ "text": "cargo" })).await, (json!("queued"), json!("extracted")));
+    assert_eq!(extract(&server, "fail", unsupported.clone()).await, none("a drawing"));
+    let (status, text, _) = extract(&server, "complete", json!({ "output": { "text": "cargo" } })).await;
+    assert_eq!((status, text), (json!("queued"), json!("extracted")));
+    let job = lease(&server, "chunk").await;
+    let problem =
+        call(&server, &job, "fail", unsupported.clone()).await.expect_problem(400, "invalid_request");
+    assert_eq!(problem["errors"][0]["field"], "unsupported", "{problem}");
     server.crash().await;
+
     let env = env.also(&[("EXTRACT_UNSUPPORTED", "failed")]);
     let server = env.start().await;
-    assert_eq!(extract(&server, json!({ "text": null })).await, (json!("failed"), Value::Null));
-    assert_eq!(extract(&server, json!({ "text": "" })).await, (json!("ready"), json!("none")));
+    let ended = extract(&server, "fail", unsupported).await;
+    assert_eq!(ended, (json!("failed"), Value::Null, "a drawing".to_owned()));
+    let ended = extract(&server, "complete", json!({ "output": { "text": "" } })).await;
+    assert_eq!(ended, none("the file has no text"));
     oracle::catalog_is_sound(&server).await;
 }
 

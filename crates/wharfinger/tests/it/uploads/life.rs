@@ -30,6 +30,7 @@ async fn a_file_is_registered_uploaded_confirmed_and_deleted(database: Database)
     let mut expected = json!({
         "fileId": file, "fileName": "report.pdf", "size": 5, "contentType": null, "checksumSha256": null,
         "status": "registered", "retryCount": 0, "batchId": null, "error": null, "metadata": null,
+        "textStatus": null, "stages": null,
         "createdAt": created, "updatedAt": created, "confirmedAt": null, "readyAt": null,
     });
     assert_eq!(me.get(&path).await.expect(200), expected);
@@ -53,6 +54,7 @@ async fn a_file_is_registered_uploaded_confirmed_and_deleted(database: Database)
     {
         expected[member] = value.into();
     }
+    expected["stages"] = json!([]);
     assert_eq!(me.get(&path).await.expect(200), expected);
     let quota = me.get("/api/v2/quota").await.expect(200);
     assert_eq!((&quota["used"], &quota["reserved"]), (&json!(5), &json!(0)));
