@@ -150,7 +150,7 @@ async fn what_is_infected_is_out_of_reach(database: Database) {
     let found = me.file(&file).await;
     assert_eq!(found["status"], "quarantined");
     assert!(found["error"].as_str().expect("a reason").contains("infected"), "{found}");
-    me.get(&format!("/api/v2/files/{file}/download")).await.expect_problem(409, "not_ready");
+    me.get(&format!("/api/v2/files/{file}/download")).await.expect_problem(409, "quarantined");
     let told = told(&me).await;
     assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("file-quarantined")));
     assert!(told[0]["data"]["reason"].as_str().expect("a reason").contains("infected"));
