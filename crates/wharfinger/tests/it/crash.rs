@@ -4,6 +4,7 @@
 
 mod keys;
 mod pipeline;
+mod requests;
 
 use std::collections::BTreeSet;
 
@@ -16,11 +17,10 @@ use crate::notify::receiver::Receiver;
 use crate::notify::telling;
 use crate::test_app::{Answer, Database, TestApp, TestEnv};
 use crate::{batches, oracle};
+use requests::{POLICY, init_with_key, open_batch};
 
 const BYTES: &[u8] = b"forty-two bytes of cargo, give or take one";
 const DAY_MS: i64 = 86_400_000;
-/// Of a tenant without files.
-const POLICY: &str = "/api/v2/tenants/empty/policy";
 /// More calls than any operation makes. More show an endless loop.
 const CALLS_MAX: u64 = 200;
 
@@ -227,17 +227,6 @@ fn on_this_server(grant: &serde_json::Value, server: &TestApp) -> serde_json::Va
     let path = url.split_once("/blobs/").expect("a local URL").1;
     grant["uploadUrl"] = format!("{}/blobs/{path}", server.url).into();
     grant
-}
-
-async fn open_batch(server: &TestApp, key: &str) -> Answer {
-    batches::open_with_key(&server.me(), key, &batches::wanted(&[BYTES.len(); 2])).await
-}
-
-async fn init_with_key(server: &TestApp, key: &str) -> Answer {
-    let me = server.me();
-    let body = serde_json::json!({ "fileName": "cargo", "size": BYTES.len() });
-    let request = me.request(reqwest::Method::POST, "/api/v2/files/init").header("idempotency-key", key);
-    me.send(request.json(&body)).await
 }
 
 /// A server without faults: the one of the last round, or a new one.

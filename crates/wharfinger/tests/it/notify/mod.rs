@@ -30,5 +30,5 @@ async fn quarantine(env: &TestEnv, me: &Client<'_>, file: &str) {
     std::fs::write(&path, b"xyz").expect("the object");
     let object = std::fs::File::options().write(true).open(&path).expect("the object");
     object.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).expect("a time");
-    me.get(&format!("/api/v2/files/{file}/download")).await.expect_problem(409, "not_ready");
+    me.get(&format!("/api/v2/files/{file}/download")).await.expect_problem(409, "quarantined");
 }

@@ -153,7 +153,7 @@ async fn an_infected_file_cannot_be_downloaded(database: Database) {
     let found = me.file(&file).await;
     assert_eq!(found["status"], "quarantined");
     assert!(found["error"].as_str().expect("a reason").contains("infected"), "{found}");
-    me.get(&format!("/api/v2/files/{file}/download")).await.expect_problem(409, "not_ready");
+    me.get(&format!("/api/v2/files/{file}/download")).await.expect_problem(409, "quarantined");
     let notifications = told(&me).await;
     assert_eq!((notifications.len(), &notifications[0]["kind"]), (1, &json!("file-quarantined")));
     assert!(notifications[0]["data"]["reason"].as_str().expect("a reason").contains("infected"));

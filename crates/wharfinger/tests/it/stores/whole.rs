@@ -150,7 +150,7 @@ async fn an_encoding_that_is_added_after_confirm_is_not_served() {
         let put = gateway.put_object(&path, &["content-encoding: gzip"], b"bytes").expect("answered");
         assert_eq!(put.status, 200);
     }
-    me.get(&format!("/api/v2/files/{ready}/download")).await.expect_problem(409, "not_ready");
+    me.get(&format!("/api/v2/files/{ready}/download")).await.expect_problem(409, "quarantined");
     assert_eq!(lease().await, json!([]));
     for id in [ready, waiting] {
         assert_eq!(me.file(&id).await["status"], "quarantined");
@@ -231,7 +231,7 @@ async fn an_overwritten_object_is_not_served(database: Database) {
             assert_eq!(downloaded(&server, &id).await.0, b"right");
         } else {
             let answer = server.me().get(&format!("/api/v2/files/{id}/download")).await;
-            answer.expect_problem(409, "not_ready");
+            answer.expect_problem(409, "quarantined");
             let file = server.me().get(&format!("/api/v2/files/{id}")).await.expect(200);
             assert_eq!(file["status"], "quarantined");
         }
