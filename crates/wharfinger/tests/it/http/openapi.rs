@@ -135,6 +135,7 @@ async fn every_call_that_takes_a_body_describes_it() {
         "POST /api/v2/workers/lease",
         "POST /files/init",
         "POST /files/{id}/confirm",
+        "PUT /api/v2/tenants/{tenant}/policy",
         "PUT /api/v2/tenants/{tenant}/quota",
     ];
     assert_eq!(with_bodies, expected.map(str::to_owned).into());

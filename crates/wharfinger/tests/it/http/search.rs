@@ -87,7 +87,9 @@ async fn a_search_that_reads_vectors_ends_with_its_request() {
     let faults = Faults::block_at("query");
     let env = TestEnv::new(Database::Sqlite);
     let server = env.start_with(faults.clone()).await;
-    let request = server.me().request(Method::POST, "/api/v2/search").json(&json!({ "query": "coffee" }));
+    // An operator has no request rate, so the first query is the one for the vectors.
+    let request =
+        server.operator().request(Method::POST, "/api/v2/search").json(&json!({ "query": "coffee" }));
     let running = tokio::spawn(request.send());
     faults.reached().await;
     assert_eq!(server.app.pipeline.searches.running(), 1);
