@@ -3,5 +3,6 @@
 mod examples;
 mod links;
 mod readme;
+mod tutorial;
 
 pub use links::anchors;
