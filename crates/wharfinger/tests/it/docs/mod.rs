@@ -4,5 +4,6 @@ mod examples;
 mod links;
 mod readme;
 mod tokens;
+mod tutorial;
 
 pub use links::anchors;
