@@ -14,6 +14,7 @@ pub mod config;
 pub mod core;
 pub mod dashboard;
 pub mod demo;
+pub mod hooks;
 pub mod http;
 pub mod ingest;
 pub mod memory_budget;

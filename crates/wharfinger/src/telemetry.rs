@@ -70,6 +70,10 @@ pub mod metric {
             "resource_cleanup_failures_total",
             "Deletes in the store that failed, by kind of error"
         );
+        describe_counter!(
+            "wharfinger_hook_objects_total",
+            "Objects that a store reported to /hooks/object-created, by outcome"
+        );
         describe_gauge!("file_pipeline_status", "Files in each status");
         describe_counter!(
             "wharfinger_quota_rebuilds_total",
@@ -200,6 +204,10 @@ pub mod metric {
 
     pub fn quota_refunded(tenant: &TenantId, bytes: u64) {
         counter!("resource_quota_refunded_bytes_total", "tenant_id" => tenant_label(tenant)).increment(bytes);
+    }
+
+    pub fn hook_event(outcome: &'static str) {
+        counter!("wharfinger_hook_objects_total", "outcome" => outcome).increment(1);
     }
 
     pub fn quota_rebuilt(reason: &'static str) {

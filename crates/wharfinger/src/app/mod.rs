@@ -9,6 +9,7 @@ use crate::auth::{ServiceKeys, TokenKeys};
 use crate::checks::messages::Broker;
 use crate::core::Core;
 use crate::dashboard::Dashboard;
+use crate::hooks::Hooks;
 use crate::ingest::Ingest;
 use crate::memory_budget::MemoryBudget;
 use crate::notify::Notifier;
@@ -27,6 +28,7 @@ pub struct App {
     /// Set by `start_ingest`.
     pub ingest: OnceLock<Arc<Ingest>>,
     pub uploads: Uploads,
+    pub hooks: Hooks,
     /// RabbitMQ, if it is configured.
     pub broker: Option<Broker>,
     pub pipeline: Arc<Pipeline>,

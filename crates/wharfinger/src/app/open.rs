@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::config::{Secrets, Settings};
 use crate::core::{Core, OpenError, OpenMode};
 use crate::dashboard::Dashboard;
+use crate::hooks::Hooks;
 use crate::ingest::Ingest;
 use crate::memory_budget::MemoryBudget;
 use crate::notify::Notifier;
@@ -138,6 +139,7 @@ impl App {
             roles: Roles::all(),
             ingest: OnceLock::new(),
             uploads: Uploads::new(core.clone(), quota.clone(), rules.clone()),
+            hooks: Hooks::open(&core)?,
             rules,
             quota: quota.clone(),
             broker,

@@ -16,7 +16,7 @@ use wharfinger_lifecycle::stage::Stage;
 use crate::config::{BadSetting, Secrets, Settings};
 use crate::core::{Caller, Role};
 use claims::{ClaimRules, Claims, kind};
-use jwks::{Jwks, Source};
+pub use jwks::{Jwks, Source};
 
 pub use service_keys::{KEY_PREFIX, KeyError, KeyRequest, NewKey, ServiceKeys, key_id_of};
 

@@ -4,6 +4,7 @@
 mod address;
 mod blob_url;
 mod duration;
+mod hooks;
 mod ingest;
 mod layers;
 mod masking;
@@ -25,6 +26,7 @@ use wharfinger_stores::StoreConfig;
 pub use address::AddressRange;
 pub use blob_url::{ForeignBucket, foreign_bucket};
 pub use duration::parse_duration_ms;
+pub use hooks::{HookSettings, PubSubSettings};
 pub use ingest::{Ack, IngestSettings};
 pub use layers::{Flags, SETTINGS, Setting, Values, client_env, log_filter};
 pub use masking::{HIDDEN, mask_path, mask_url};
@@ -123,6 +125,7 @@ pub struct Settings {
     pub stage_timeout_ms: i64,
     pub job_lease_ms: i64,
     pub notify: NotifySettings,
+    pub hooks: HookSettings,
     pub ingest: IngestSettings,
 }
 
@@ -203,6 +206,7 @@ impl Settings {
             stage_timeout_ms: values.integer("STAGE_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
             job_lease_ms: values.integer("JOB_LEASE_MS", 100, DURATION_MS_MAX)? as i64,
             notify: NotifySettings::from_values(values)?,
+            hooks: HookSettings::from_values(values)?,
             ingest: IngestSettings::from_values(values, &data_dir)?,
             data_dir,
         };

@@ -162,6 +162,22 @@ impl VerbError {
         }
     }
 
+    /// Whether the upload cannot be confirmed as it is now: its batch has ended, or its object is missing or not what was
+    /// announced.
+    pub(crate) fn is_about_object(&self) -> bool {
+        matches!(
+            self,
+            VerbError::BatchGone(_)
+                | VerbError::ObjectMissing
+                | VerbError::PartsMissing { .. }
+                | VerbError::SizeMismatch { .. }
+                | VerbError::EncodingMismatch(_)
+                | VerbError::ChecksumMismatch
+                | VerbError::TypeNotAllowed { .. }
+                | VerbError::ContentNotAllowed { .. }
+        )
+    }
+
     pub fn invalid(field: &str, problem: impl ToString) -> VerbError {
         VerbError::Invalid(vec![FieldProblem { field: field.to_owned(), problem: problem.to_string() }])
     }

@@ -13,6 +13,7 @@ mod events;
 mod extract;
 mod files;
 mod health;
+mod hooks;
 mod keys;
 mod maintenance;
 mod orphans;
@@ -183,6 +184,17 @@ pub fn router(app: Shared) -> Router {
         .route("/api/{*rest}", any(async || Problem::not_found()))
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(app.clone(), run_to_completion));
+    // This handler reads its body itself, because its senders have no tokens of callers.
+    let (_, of_hooks) =
+        OpenApiRouter::<Shared>::new().routes(routes!(hooks::object_created_call)).split_for_parts();
+    document.merge(of_hooks);
+    let hook = post(hooks::object_created_call).options(hooks::object_created_options);
+    let hooks = Router::new()
+        .route("/hooks/object-created", hook)
+        .method_not_allowed_fallback(async || Problem::other_method())
+        .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn(observe))
+        .layer(middleware::from_fn_with_state(app.clone(), close_when_draining));
     let blobs = Router::new().route("/blobs/{*key}", put(blobs::put).get(blobs::get));
     let plain = Router::new().route("/", get(page::page)).route("/dashboard/{*name}", get(page::asset));
     api.merge(events.layer(DefaultBodyLimit::disable()))
@@ -196,6 +208,8 @@ pub fn router(app: Shared) -> Router {
         .layer(middleware::from_fn(observe))
         .layer(middleware::from_fn_with_state(app.clone(), close_when_draining))
         .layer(cors(&app.core.settings.cors_origins))
+        // Outside of CORS, which would answer the OPTIONS of a handshake.
+        .merge(hooks)
         // The outermost layer, so that CORS preflight answers get these headers too.
         .layer(middleware::from_fn(security_headers))
         .with_state(app)

@@ -1,5 +1,5 @@
-//! Fault: an active batch whose time is over. It expires: confirmed files stay, the others are reclaimed here, and the owner
-//! gets one notification.
+//! Fault: an active batch whose time is over. Its unconfirmed files whose objects are in the store and correct are confirmed.
+//! Then the batch expires, the other unconfirmed files are removed, and the owner gets one notification.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -10,14 +10,14 @@ use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::state::Status;
 
 use super::SweepLease;
+use super::sweep_lease::STORE_CHECKS;
 use crate::core::VerbError;
 use crate::uploads::Uploads;
-use crate::uploads::check::{CheckOutcome, ExpiryRule};
+use crate::uploads::check::{CheckOutcome, ExpiryRule, predict_unconfirmed, rescue_many};
 
 pub const NAME: &str = "batch-timeout";
 
 const PAGE_BATCHES: usize = 100;
-const PAGE_FILES: usize = 500;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -28,6 +28,9 @@ pub struct Outcome {
     /// Unconfirmed files of these batches that were removed.
     #[schema(example = 5)]
     pub deleted_files: u64,
+    /// Unconfirmed files of these batches that were confirmed, because their objects were in the store.
+    #[schema(example = 1)]
+    pub rescued: u64,
     /// Average milliseconds from the start of a batch to its expiry.
     #[schema(example = 90_000_000)]
     pub average_batch_age: i64,
@@ -50,11 +53,10 @@ pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbE
                 return Ok(outcome);
             }
             match expire(uploads, lease, *id).await {
-                Ok(None) => {}
-                Ok(Some((batch, reclaimed))) => {
+                Ok((None, files)) => outcome.add(&files),
+                Ok((Some(batch), files)) => {
+                    outcome.add(&files);
                     outcome.expired_batches += 1;
-                    outcome.deleted_files += reclaimed.deleted;
-                    outcome.errors += reclaimed.errors;
                     ages_ms += i128::from(core.clock.now().saturating_sub(batch.created_at));
                     let average = ages_ms / i128::from(outcome.expired_batches);
                     outcome.average_batch_age = i64::try_from(average).unwrap_or(i64::MAX);
@@ -69,65 +71,123 @@ pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbE
     }
 }
 
-/// How many unconfirmed files of a batch were removed, and how many had errors.
-#[derive(Default)]
-struct Reclaimed {
-    deleted: u64,
-    errors: u64,
+impl Outcome {
+    fn add(&mut self, files: &Files) {
+        self.deleted_files += files.deleted;
+        self.rescued += files.rescued;
+        self.errors += files.errors;
+    }
 }
 
-/// Expires a batch. None: it was ended by another call. If this crashes, the check of its files is due, so the upload-window
-/// sweep continues.
+/// What happened to the unconfirmed files of a batch.
+#[derive(Default)]
+struct Files {
+    deleted: u64,
+    rescued: u64,
+    errors: u64,
+    /// The store could not say whether these are uploaded.
+    unknown: u64,
+}
+
+/// How long a batch waits for a store that does not answer, so that uploaded files are kept.
+const WAIT_FOR_STORE_MS: i64 = 86_400_000;
+
+/// Expires a batch. None: it was ended by another call, or it waits for the store. If this crashes before the batch ends, the
+/// next run repeats it. If it crashes later, the check of its files is due, so the upload-window sweep continues.
 async fn expire(
     uploads: &Uploads,
     lease: &SweepLease,
     id: BatchId,
-) -> Result<Option<(Batch, Reclaimed)>, VerbError> {
+) -> Result<(Option<Batch>, Files), VerbError> {
     let core = &uploads.core;
+    let mut files = Files::default();
+    let batch = core.catalog.batch(id).await?.filter(|batch| batch.status == BatchStatus::Active);
+    let Some(batch) = batch else { return Ok((None, files)) };
+    // First, so that the notification of the expiry counts them as confirmed.
+    rescue_uploaded(uploads, lease, id, &mut files).await?;
     if lease.is_dry_run() {
-        let batch = core.catalog.batch(id).await?.filter(|batch| batch.status == BatchStatus::Active);
-        let Some(batch) = batch else { return Ok(None) };
-        return Ok(Some((batch, reclaim_unconfirmed(uploads, lease, id).await?)));
+        return Ok((Some(batch), files));
     }
-    match lease.catalog.end_batch(id, BatchEnding::Expired, NAME, core.clock.now()).await? {
+    let now = core.clock.now();
+    if lease.is_stopped() || (files.unknown > 0 && now < batch.expires_at.saturating_add(WAIT_FOR_STORE_MS)) {
+        return Ok((None, files));
+    }
+    match lease.catalog.end_batch(id, BatchEnding::Expired, NAME, now).await? {
         BatchEndOutcome::Ended { batch, .. } => {
             core.wakeups.archive.notify_one();
-            Ok(Some((batch, reclaim_unconfirmed(uploads, lease, id).await?)))
+            remove_unconfirmed(uploads, lease, id, &mut files).await?;
+            Ok((Some(batch), files))
         }
-        BatchEndOutcome::Refused { .. } | BatchEndOutcome::NotFound => Ok(None),
+        BatchEndOutcome::Refused { .. } | BatchEndOutcome::NotFound => Ok((None, files)),
     }
 }
 
-/// Reclaims the unconfirmed files of a batch. Also counts files that another process has reclaimed.
-async fn reclaim_unconfirmed(
+/// Confirms the files of a batch whose objects are in the store and correct. A dry run counts what would be done.
+async fn rescue_uploaded(
     uploads: &Uploads,
     lease: &SweepLease,
     id: BatchId,
-) -> Result<Reclaimed, VerbError> {
-    let mut reclaimed = Reclaimed::default();
+    files: &mut Files,
+) -> Result<(), VerbError> {
+    let core = &uploads.core;
     let mut after: Option<FileId> = None;
     loop {
-        let page = uploads.core.catalog.batch_files(id, after, PAGE_FILES).await?;
-        let Some(last) = page.last() else { return Ok(reclaimed) };
+        let page = core.catalog.batch_files(id, after, STORE_CHECKS).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some(last.id);
+        if !lease.should_continue(core) {
+            return Ok(());
+        }
+        let unconfirmed: Vec<File> =
+            page.into_iter().filter(|file| file.status == Status::Registered).collect();
+        if lease.is_dry_run() {
+            for file in &unconfirmed {
+                files.count(file.id, predict_unconfirmed(core, file).await);
+            }
+            continue;
+        }
+        for (id, rescued) in rescue_many(uploads, &lease.catalog, &unconfirmed, NAME).await? {
+            files.count(id, rescued);
+        }
+    }
+}
+
+/// Removes the unconfirmed files of an expired batch. Also counts files that another process has removed.
+async fn remove_unconfirmed(
+    uploads: &Uploads,
+    lease: &SweepLease,
+    id: BatchId,
+    files: &mut Files,
+) -> Result<(), VerbError> {
+    let mut after: Option<FileId> = None;
+    loop {
+        let page = uploads.core.catalog.batch_files(id, after, STORE_CHECKS).await?;
+        let Some(last) = page.last() else { return Ok(()) };
         after = Some(last.id);
         if lease.is_stopped() {
-            return Ok(reclaimed);
+            return Ok(());
         }
         let is_gone = |file: &&File| file.ended == Some(EndReason::Reclaimed) && file.confirmed_at.is_none();
         let unconfirmed = |file: &&File| file.status == Status::Registered;
         let ids: Vec<FileId> = page.iter().filter(unconfirmed).map(|file| file.id).collect();
-        reclaimed.deleted += page.iter().filter(is_gone).count() as u64;
-        if lease.is_dry_run() {
-            reclaimed.deleted += ids.len() as u64;
-            continue;
-        }
+        files.deleted += page.iter().filter(is_gone).count() as u64;
         for (id, checked) in lease.check_files(uploads, &ids, NAME, ExpiryRule::Due).await? {
-            match checked {
-                Ok(outcome) => reclaimed.deleted += u64::from(outcome == CheckOutcome::Reclaimed),
-                Err(error) => {
-                    reclaimed.errors += 1;
-                    tracing::warn!(job = NAME, fileId = %id, error = %error.with_cause(), "cannot check a file");
-                }
+            files.count(id, checked);
+        }
+    }
+}
+
+impl Files {
+    fn count(&mut self, id: FileId, checked: Result<CheckOutcome, VerbError>) {
+        match checked {
+            Ok(CheckOutcome::Reclaimed) => self.deleted += 1,
+            Ok(CheckOutcome::Rescued) => self.rescued += 1,
+            Ok(CheckOutcome::Deferred) => self.unknown += 1,
+            Ok(CheckOutcome::Unchanged | CheckOutcome::Refunded | CheckOutcome::TombstoneRemoved) => {}
+            Err(error) => {
+                self.errors += 1;
+                self.unknown += 1;
+                tracing::warn!(job = NAME, fileId = %id, error = %error.with_cause(), "cannot check a file");
             }
         }
     }

@@ -20,6 +20,8 @@ pub const LEASE_MS: i64 = 30_000;
 const EXTEND_EVERY_MS: i64 = LEASE_MS / 3;
 /// A sweep without progress for this long releases its lease.
 const HUNG_AFTER_MS: i64 = 1_800_000;
+/// How many files are checked together if that needs calls to the store.
+pub(super) const STORE_CHECKS: usize = 32;
 
 /// The lease of a sweep, and the catalog to write to while it runs.
 pub struct SweepLease {
@@ -94,9 +96,12 @@ impl SweepLease {
     ) -> Result<Vec<(FileId, Result<CheckOutcome, VerbError>)>, VerbError> {
         let core = &uploads.core;
         let mut all = Vec::with_capacity(ids.len());
-        // If each check needs calls to the store, files are checked one by one, so that each counts as progress.
-        let together =
-            if !self.is_dry_run && reclaims_without_store_check(core) { ids.len().max(1) } else { 1 };
+        // If checks need calls to the store, they go in small groups, so that each group counts as progress.
+        let together = match (self.is_dry_run, reclaims_without_store_check(core)) {
+            (true, _) => 1,
+            (false, true) => ids.len().max(1),
+            (false, false) => STORE_CHECKS,
+        };
         for some in ids.chunks(together) {
             if !self.should_continue(core) {
                 break;

@@ -5,6 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _, stream};
 use wharfinger_catalog::{Catalog, CatalogError};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::BatchStatus;
@@ -40,6 +42,8 @@ const RESCUED: &str = "rescued: uploaded, but not confirmed by its client";
 const DEFER_UNSURE_MS: i64 = 600_000;
 /// How long a tombstone waits if the bytes are not deleted yet.
 const DEFER_TOMBSTONE_MS: i64 = 86_400_000;
+/// How many objects are checked in the store at the same time.
+const STORE_CHECKS_AT_ONCE: usize = 8;
 
 /// Which unconfirmed uploads have expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +88,10 @@ async fn check_by(
         let (change, outcome) = match rule.check(core, &read) {
             CheckAction::NotDue => return Ok(CheckOutcome::Unchanged),
             CheckAction::Refund(change) => (*change, CheckOutcome::Refunded),
-            CheckAction::Unconfirmed => unconfirmed(uploads, catalog, &read).await?,
+            CheckAction::Unconfirmed => {
+                let batch = batch_status(catalog, &read, &mut BTreeMap::new()).await?;
+                unconfirmed(uploads, &read, batch).await?
+            }
             CheckAction::RemoveTombstone => {
                 match !catalog.purge_tombstones(vec![read.clone()]).await?.is_empty() {
                     true => return Ok(CheckOutcome::TombstoneRemoved),
@@ -108,8 +115,8 @@ fn report_reclaimed(file: &File, actor: &str) {
         bytes = file.size, "unconfirmed upload reclaimed");
 }
 
-/// Checks many files. Changes that need no call to the store are committed together, the others one by one. The error
-/// of one file is in its outcome. Only `TakenOver`, or a failed read of all files, ends the call.
+/// Checks many files. Objects are looked up side by side, and the changes are committed together. The error of one file
+/// is in its outcome. Only `TakenOver`, or a failed read of all files, ends the call.
 pub async fn check_many(
     uploads: &Uploads,
     catalog: &Catalog,
@@ -120,38 +127,35 @@ pub async fn check_many(
     let core = &uploads.core;
     let mut outcomes: BTreeMap<FileId, Result<CheckOutcome, VerbError>> = BTreeMap::new();
     let files = catalog.files_by_id(ids).await?;
-    let (mut changes, mut tombstones) = (Vec::new(), Vec::new());
-    let mut batches: BTreeMap<BatchId, Option<BatchStatus>> = BTreeMap::new();
+    let (mut changes, mut unconfirmed_files, mut tombstones) = (BTreeMap::new(), Vec::new(), Vec::new());
+    let mut batches = BTreeMap::new();
     for file in files {
         match rule.check(core, &file) {
             CheckAction::NotDue => drop(outcomes.insert(file.id, Ok(CheckOutcome::Unchanged))),
-            CheckAction::Refund(change) => changes.push(*change),
-            CheckAction::Unconfirmed if reclaims_without_store_check(core) => {
-                let batch = match file.batch {
-                    None => None,
-                    Some(id) => match batches.get(&id) {
-                        Some(known) => *known,
-                        None => {
-                            // A batch that cannot be read only affects its own files.
-                            let Ok(batch) = catalog.batch(id).await else { continue };
-                            *batches.entry(id).or_insert(batch.map(|batch| batch.status))
-                        }
-                    },
-                };
-                changes.extend(reclaim(core, &file, batch).ok());
+            CheckAction::Refund(change) => {
+                changes.insert(file.id, (*change, CheckOutcome::Refunded));
             }
-            CheckAction::Unconfirmed => {}
+            CheckAction::Unconfirmed => match batch_status(catalog, &file, &mut batches).await {
+                Ok(batch) => unconfirmed_files.push((file, batch)),
+                // A batch that cannot be read only affects its own files.
+                Err(error) => drop(outcomes.insert(file.id, Err(error))),
+            },
             CheckAction::RemoveTombstone => tombstones.push(file),
         }
     }
-    for change in commit_together(catalog, changes, actor).await? {
-        after_commit(uploads, &change);
-        let is_reclaimed = change.before.status == Status::Registered;
-        if is_reclaimed {
-            report_reclaimed(&change.before, actor);
+    let checks: Vec<BoxFuture<'_, _>> = unconfirmed_files
+        .iter()
+        .map(|(file, batch)| async { (file.id, unconfirmed(uploads, file, *batch).await) }.boxed())
+        .collect();
+    let mut checked = stream::iter(checks).buffer_unordered(STORE_CHECKS_AT_ONCE);
+    while let Some((id, decided)) = checked.next().await {
+        match decided {
+            Ok(decided) => drop(changes.insert(id, decided)),
+            Err(error) => drop(outcomes.insert(id, Err(error))),
         }
-        let what = if is_reclaimed { CheckOutcome::Reclaimed } else { CheckOutcome::Refunded };
-        outcomes.insert(change.after.id, Ok(what));
+    }
+    for (id, outcome) in commit_together(uploads, catalog, changes, actor).await? {
+        outcomes.insert(id, Ok(outcome));
     }
     let removed = or_empty(catalog.purge_tombstones(tombstones).await)?;
     outcomes.extend(removed.into_iter().map(|id| (id, Ok(CheckOutcome::TombstoneRemoved))));
@@ -170,16 +174,56 @@ pub async fn check_many(
     Ok(all)
 }
 
+/// Confirms the uploads of a batch that is over, if their objects are in the store and correct. Other files are not changed.
+/// `Deferred`: the store could not say it now.
+pub async fn rescue_many(
+    uploads: &Uploads,
+    catalog: &Catalog,
+    files: &[File],
+    actor: &str,
+) -> Result<Vec<(FileId, Result<CheckOutcome, VerbError>)>, VerbError> {
+    let checks: Vec<BoxFuture<'_, _>> =
+        files.iter().map(|file| async { (file.id, rescue(uploads, file).await) }.boxed()).collect();
+    let mut checked = stream::iter(checks).buffer_unordered(STORE_CHECKS_AT_ONCE);
+    let (mut all, mut changes) = (Vec::with_capacity(files.len()), BTreeMap::new());
+    while let Some((id, rescued)) = checked.next().await {
+        match rescued {
+            Ok(Rescue::Confirmed(change)) => drop(changes.insert(id, (*change, CheckOutcome::Rescued))),
+            Ok(Rescue::NotUploaded) => all.push((id, Ok(CheckOutcome::Unchanged))),
+            Ok(Rescue::Unknown) => all.push((id, Ok(CheckOutcome::Deferred))),
+            Err(error) => all.push((id, Err(error))),
+        }
+    }
+    let mut wanted: BTreeSet<FileId> = changes.keys().copied().collect();
+    for (id, outcome) in commit_together(uploads, catalog, changes, actor).await? {
+        wanted.remove(&id);
+        all.push((id, Ok(outcome)));
+    }
+    // Changed concurrently, or not committed: the next run looks again.
+    all.extend(wanted.into_iter().map(|id| (id, Ok(CheckOutcome::Deferred))));
+    Ok(all)
+}
+
 /// Commits changes in one transaction and returns the committed ones. If that fails, none is returned and the caller
 /// commits them one by one.
 async fn commit_together(
+    uploads: &Uploads,
     catalog: &Catalog,
-    changes: Vec<Change>,
+    mut changes: BTreeMap<FileId, (Change, CheckOutcome)>,
     actor: &str,
-) -> Result<Vec<Change>, VerbError> {
-    let committed: BTreeSet<FileId> =
-        or_empty(catalog.commit_all(changes.clone(), actor).await)?.into_iter().collect();
-    Ok(changes.into_iter().filter(|change| committed.contains(&change.after.id)).collect())
+) -> Result<Vec<(FileId, CheckOutcome)>, VerbError> {
+    let all = changes.values().map(|(change, _)| change.clone()).collect();
+    let committed = or_empty(catalog.commit_all(all, actor).await)?;
+    let mut done = Vec::with_capacity(committed.len());
+    for id in committed {
+        let Some((change, outcome)) = changes.remove(&id) else { continue };
+        after_commit(uploads, &change);
+        if outcome == CheckOutcome::Reclaimed {
+            report_reclaimed(&change.before, actor);
+        }
+        done.push((id, outcome));
+    }
+    Ok(done)
 }
 
 fn or_empty(done: Result<Vec<FileId>, CatalogError>) -> Result<Vec<FileId>, VerbError> {
@@ -193,9 +237,33 @@ fn or_empty(done: Result<Vec<FileId>, CatalogError>) -> Result<Vec<FileId>, Verb
     }
 }
 
-/// Whether unconfirmed uploads are reclaimed without a request to the store.
+/// Whether unconfirmed uploads outside of batches are reclaimed without a request to the store.
 pub fn reclaims_without_store_check(core: &Core) -> bool {
     core.store_is_ours.load(Ordering::Relaxed) && core.settings.window_policy == WindowPolicy::Reclaim
+}
+
+/// Whether an unconfirmed upload is confirmed if its object is correct. In a batch that was not cancelled it always is.
+fn is_rescued(core: &Core, batch: Option<BatchStatus>) -> bool {
+    match batch {
+        None => core.settings.window_policy == WindowPolicy::Rescue,
+        Some(BatchStatus::Cancelled) => false,
+        Some(BatchStatus::Active | BatchStatus::Expired | BatchStatus::Completed) => true,
+    }
+}
+
+/// The status of the file's batch. Each batch is read once.
+async fn batch_status(
+    catalog: &Catalog,
+    file: &File,
+    known: &mut BTreeMap<BatchId, Option<BatchStatus>>,
+) -> Result<Option<BatchStatus>, VerbError> {
+    let Some(id) = file.batch else { return Ok(None) };
+    if let Some(status) = known.get(&id) {
+        return Ok(*status);
+    }
+    let status = catalog.batch(id).await?.map(|batch| batch.status);
+    known.insert(id, status);
+    Ok(status)
 }
 
 /// Predicts the outcome of a check and changes nothing. The checksum and the content of an upload that would be rescued are
@@ -206,56 +274,70 @@ pub async fn predict(core: &Core, id: FileId, rule: ExpiryRule) -> Result<CheckO
         CheckAction::NotDue => CheckOutcome::Unchanged,
         CheckAction::Refund(_) => CheckOutcome::Refunded,
         CheckAction::RemoveTombstone => CheckOutcome::TombstoneRemoved,
-        CheckAction::Unconfirmed if !core.store_is_ours.load(Ordering::Relaxed) => CheckOutcome::Deferred,
-        CheckAction::Unconfirmed if core.settings.window_policy == WindowPolicy::Rescue => {
-            match core.blobs.head(&read.key, None).await {
-                Ok(meta) if meta.size == read.size => CheckOutcome::Rescued,
-                Ok(_) | Err(BlobError::NotFound) => CheckOutcome::Reclaimed,
-                Err(_) => CheckOutcome::Deferred,
-            }
-        }
-        CheckAction::Unconfirmed => CheckOutcome::Reclaimed,
+        CheckAction::Unconfirmed => predict_unconfirmed(core, &read).await?,
+    })
+}
+
+/// The same for an unconfirmed upload whose time is over.
+pub async fn predict_unconfirmed(core: &Core, read: &File) -> Result<CheckOutcome, VerbError> {
+    if !core.store_is_ours.load(Ordering::Relaxed) {
+        return Ok(CheckOutcome::Deferred);
+    }
+    if !is_rescued(core, batch_status(&core.catalog, read, &mut BTreeMap::new()).await?) {
+        return Ok(CheckOutcome::Reclaimed);
+    }
+    Ok(match core.blobs.head(&read.key, None).await {
+        Ok(meta) if meta.size == read.size => CheckOutcome::Rescued,
+        Ok(_) | Err(BlobError::NotFound) => CheckOutcome::Reclaimed,
+        Err(_) => CheckOutcome::Deferred,
     })
 }
 
 async fn unconfirmed(
     uploads: &Uploads,
-    catalog: &Catalog,
     read: &File,
+    batch: Option<BatchStatus>,
 ) -> Result<(Change, CheckOutcome), VerbError> {
     let core = &uploads.core;
+    let now = core.clock.now();
     // In a catalog restored from a backup, a file may look unconfirmed although it was confirmed later.
     if !core.store_is_ours.load(Ordering::Relaxed) {
-        let now = core.clock.now();
         return Ok((file::defer(read, now.saturating_add(DEFER_UNSURE_MS), now), CheckOutcome::Deferred));
     }
-    let batch = match read.batch {
-        Some(id) => catalog.batch(id).await?.map(|batch| batch.status),
-        None => None,
-    };
-    // Unconfirmed files of a cancelled batch are never rescued.
-    if core.settings.window_policy == WindowPolicy::Rescue && batch != Some(BatchStatus::Cancelled) {
-        match confirm::verify_object(uploads, read, None, RESCUED, ReadMode::Background).await {
-            Ok(change) => return Ok((change, CheckOutcome::Rescued)),
-            Err(VerbError::Unavailable(why)) => {
-                tracing::warn!(fileId = %read.id, tenant = %read.tenant, error = %why, action = "deferred",
-                    "cannot check the uploaded object, the file is checked again later");
-                let now = core.clock.now();
+    if is_rescued(core, batch) {
+        match rescue(uploads, read).await? {
+            Rescue::Confirmed(change) => return Ok((*change, CheckOutcome::Rescued)),
+            Rescue::NotUploaded => {}
+            Rescue::Unknown => {
                 return Ok((file::defer(read, now.saturating_add(DEFER_MS), now), CheckOutcome::Deferred));
             }
-            Err(
-                VerbError::ObjectMissing
-                | VerbError::PartsMissing { .. }
-                | VerbError::SizeMismatch { .. }
-                | VerbError::EncodingMismatch(_)
-                | VerbError::ChecksumMismatch
-                | VerbError::TypeNotAllowed { .. }
-                | VerbError::ContentNotAllowed { .. },
-            ) => {}
-            Err(error) => return Err(error),
         }
     }
     Ok((reclaim(core, read, batch)?, CheckOutcome::Reclaimed))
+}
+
+enum Rescue {
+    Confirmed(Box<Change>),
+    /// The object is missing or not what was announced.
+    NotUploaded,
+    /// The store does not answer, or a large object is still being read.
+    Unknown,
+}
+
+async fn rescue(uploads: &Uploads, read: &File) -> Result<Rescue, VerbError> {
+    if !uploads.core.store_is_ours.load(Ordering::Relaxed) {
+        return Ok(Rescue::Unknown);
+    }
+    match confirm::verify_object(uploads, read, None, RESCUED, ReadMode::Background).await {
+        Ok(change) => Ok(Rescue::Confirmed(Box::new(change))),
+        Err(VerbError::Unavailable(why)) => {
+            tracing::warn!(fileId = %read.id, tenant = %read.tenant, error = %why, action = "deferred",
+                "cannot check the uploaded object, the file is checked again later");
+            Ok(Rescue::Unknown)
+        }
+        Err(error) if error.is_about_object() => Ok(Rescue::NotUploaded),
+        Err(error) => Err(error),
+    }
 }
 
 fn reclaim(core: &Core, file: &File, batch: Option<BatchStatus>) -> Result<Change, VerbError> {

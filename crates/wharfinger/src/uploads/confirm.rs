@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use wharfinger_lifecycle::checksum::{is_sha256, to_hex};
 use wharfinger_lifecycle::file::{self, Change, File, Pin};
 use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::limits::MIB;
 use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_lifecycle::state::Status;
@@ -58,6 +59,65 @@ pub async fn confirm(
                 attempt: None,
             });
             return Ok(file.status);
+        }
+    }
+    Err(VerbError::busy())
+}
+
+/// The outcome of a confirm that the store has asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportedOutcome {
+    Confirmed,
+    /// The file was confirmed before.
+    Repeated,
+    /// The file or its batch has ended, or the object is missing or not what was announced.
+    Refused,
+    /// No file has this key.
+    Unknown,
+}
+
+const REPORTED: &str = "confirmed: the store reported the object";
+
+/// Confirms the upload of an object that the store has reported. `is_key` compares the key of the file with the reported one.
+pub async fn confirm_reported(
+    uploads: &Uploads,
+    id: FileId,
+    is_key: impl Fn(&ObjectKey) -> bool,
+    actor: &str,
+) -> Result<ReportedOutcome, VerbError> {
+    let core = &uploads.core;
+    for _ in 0..STALE_TRIES_MAX {
+        let read = match core.catalog.file(id).await? {
+            Some(file) if is_key(&file.key) => file,
+            _ => return Ok(ReportedOutcome::Unknown),
+        };
+        if read.status != Status::Registered {
+            return Ok(match read.ended {
+                None => ReportedOutcome::Repeated,
+                Some(_) => ReportedOutcome::Refused,
+            });
+        }
+        let checked = async {
+            check_batch(core, &read).await?;
+            match postpone_expiry(core, &read, None) {
+                Some(later) => Ok::<_, VerbError>((later, false)),
+                None => {
+                    let change = verify_object(uploads, &read, None, REPORTED, ReadMode::Background).await?;
+                    Ok((change, true))
+                }
+            }
+        };
+        let (change, confirms) = match checked.await {
+            Ok(decided) => decided,
+            Err(error) if error.is_about_object() => {
+                tracing::info!(fileId = %id, tenant = %read.tenant, action = "refused", error = %error,
+                    "reported object not confirmed");
+                return Ok(ReportedOutcome::Refused);
+            }
+            Err(error) => return Err(error),
+        };
+        if commit(uploads, change, actor).await? && confirms {
+            return Ok(ReportedOutcome::Confirmed);
         }
     }
     Err(VerbError::busy())

@@ -10,14 +10,15 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use wharfinger::core::Role;
-use wharfinger::sweeps::{self, Sweep, SweepLease};
+use wharfinger::sweeps::Sweep;
 use wharfinger_calls::faults::{Fault, Faults};
 
+use crate::hooks::{WITH_SECRET, report, s3_event};
 use crate::notify::receiver::Receiver;
 use crate::notify::telling;
 use crate::test_app::{Answer, Database, TestApp, TestEnv};
 use crate::{batches, oracle};
-use requests::{POLICY, init_with_key, open_batch};
+use requests::{POLICY, init_with_key, on_this_server, open_batch, run_sweep};
 
 const BYTES: &[u8] = b"forty-two bytes of cargo, give or take one";
 const DAY_MS: i64 = 86_400_000;
@@ -59,12 +60,15 @@ enum Op {
     /// A service key is created, used, and its use is written.
     UseKey,
     SetPolicy,
+    /// The store reports the object.
+    Report,
 }
 
 /// The state before the fault.
 struct Setup {
     id: String,
     grant: serde_json::Value,
+    /// The batch, or the message of the store.
     batch: serde_json::Value,
 }
 
@@ -75,11 +79,13 @@ fn env(database: Database) -> TestEnv {
     TestEnv::with(database, &[("BATCH_TIMEOUT_MS", "7200000")])
 }
 
-/// Creates a batch of two uploaded files. Confirms the first, unless the operation completes the batch.
+/// Creates a batch of two uploaded files, and of a third one that is not uploaded if the batch expires. Confirms the first,
+/// unless the operation completes the batch.
 async fn prepare_batch(operation: Op, env: &TestEnv, server: &TestApp) -> Setup {
     let me = server.me();
-    let batch = batches::open(&me, &[BYTES.len(); 2]).await;
-    for grant in batch["files"].as_array().expect("files") {
+    let files = if operation == Op::ExpireBatch { 3 } else { 2 };
+    let batch = batches::open(&me, &vec![BYTES.len(); files]).await;
+    for grant in batch["files"].as_array().expect("files").iter().take(2) {
         server.put_bytes(grant, BYTES).await.expect(200);
     }
     let grant = batch["files"][0].clone();
@@ -141,7 +147,11 @@ impl Op {
             }
             return Some(Setup { id, grant: leased["jobs"][0].clone(), batch: serde_json::Value::Null });
         }
-        Some(Setup { id, grant, batch: serde_json::Value::Null })
+        let batch = match self {
+            Op::Report => s3_event(env, &format!("wharf/uploads/t/u/{id}")),
+            _ => serde_json::Value::Null,
+        };
+        Some(Setup { id, grant, batch })
     }
 
     /// Runs the operation once. Its result may be an error.
@@ -167,6 +177,7 @@ impl Op {
             (Op::SetPolicy, _) => {
                 Some(server.operator().put(POLICY, json!({ "allowedTypes": [format!("x/{key}")] })).await)
             }
+            (Op::Report, Some(setup)) => Some(report(server, &setup.batch).await),
             (Op::OpenBatch, _) => Some(open_batch(server, key).await),
             (Op::CompleteBatch, Some(setup)) => Some(batches::complete(&me, &setup.batch).await),
             (Op::CancelBatch, Some(setup)) => Some(batches::cancel(&me, &setup.batch).await),
@@ -210,23 +221,12 @@ impl Op {
                 let _ = wharfinger::notify::relay(&server.app.notifier, &stop).await;
                 None
             }
-            (Op::Put | Op::CompleteBatch | Op::CancelBatch | Op::CompleteJob | Op::Retry, None) => None,
+            (
+                Op::Put | Op::Report | Op::CompleteBatch | Op::CancelBatch | Op::CompleteJob | Op::Retry,
+                None,
+            ) => None,
         }
     }
-}
-
-async fn run_sweep(server: &TestApp, sweep: Sweep) -> Option<Answer> {
-    let _ = sweeps::run_unleased(&server.app.uploads, sweep, &SweepLease::unleased(&server.app.core)).await;
-    None
-}
-
-/// The grant of an earlier server with the address of this one.
-fn on_this_server(grant: &serde_json::Value, server: &TestApp) -> serde_json::Value {
-    let mut grant = grant.clone();
-    let url = grant["uploadUrl"].as_str().expect("an upload URL");
-    let path = url.split_once("/blobs/").expect("a local URL").1;
-    grant["uploadUrl"] = format!("{}/blobs/{path}", server.url).into();
-    grant
 }
 
 /// A server without faults: the one of the last round, or a new one.
@@ -331,6 +331,13 @@ async fn check_acknowledged(
         (Op::Confirm, Some(setup)) => {
             assert_eq!(me.confirm(&setup.id).await.expect(200)["status"], "ready");
         }
+        (Op::Report, Some(setup)) => {
+            // The store sends the message again until it is acknowledged.
+            if !acknowledged {
+                report(server, &setup.batch).await.expect(200);
+            }
+            assert_eq!(me.file(&setup.id).await["status"], "ready");
+        }
         (Op::DeleteRegistered | Op::DeleteReady, Some(setup)) if acknowledged => {
             me.get(&format!("/api/v2/files/{}", setup.id)).await.expect_problem(404, "not_found");
         }
@@ -357,9 +364,9 @@ async fn check_final_state(operation: Op, server: &TestApp, setup: Option<&Setup
             if acknowledged && operation == Op::Retry {
                 assert_eq!(file["retryCount"], 1);
             }
-            check_processed_once(server, setup).await;
+            pipeline::check_processed_once(server, setup).await;
         }
-        Op::Confirm | Op::Download | Op::Deliver => {
+        Op::Confirm | Op::Download | Op::Deliver | Op::Report => {
             assert_eq!(file.expect(200)["status"], "ready")
         }
         Op::Put if acknowledged => assert_eq!(file.expect(200)["status"], "ready"),
@@ -378,23 +385,8 @@ async fn check_final_state(operation: Op, server: &TestApp, setup: Option<&Setup
     }
 }
 
-/// For any number of attempts there is one notification (I14) and one text.
-async fn check_processed_once(server: &TestApp, setup: &Setup) {
-    let me = server.me();
-    let notifications = me.get("/api/v2/notifications?limit=1000").await.expect(200);
-    let notifications = notifications["notifications"].as_array().expect("a list");
-    let about: Vec<_> = notifications.iter().filter(|n| n["fileId"] == setup.id.as_str()).collect();
-    assert_eq!(about.len(), 1, "{about:?}");
-    assert_eq!(about[0]["kind"], "file-ready");
-    let chunks = me.get(&format!("/api/v2/files/{}/chunks", setup.id)).await.expect(200);
-    let texts: Vec<_> = chunks["chunks"].as_array().expect("a list").iter().map(|c| &c["text"]).collect();
-    assert_eq!(texts.len(), 1, "{texts:?}");
-    assert!(texts[0].as_str().expect("a text").starts_with("forty-two bytes of cargo"));
-    // Keeps the next round fast.
-    me.delete(&format!("/api/v2/files/{}", setup.id)).await.expect(204);
-}
-
-/// A completed batch has all its files, any other only the confirmed one. An expired batch has one notification (I14).
+/// A completed batch has all its files, an expired one those that were uploaded, a cancelled one only the confirmed one. An
+/// expired batch has one notification (I14).
 async fn check_batch(operation: Op, server: &TestApp, setup: &Setup, acknowledged: bool) {
     let me = server.me();
     let batch = me.get(&batches::path(&setup.batch)).await.expect(200);
@@ -405,8 +397,9 @@ async fn check_batch(operation: Op, server: &TestApp, setup: &Setup, acknowledge
         Op::ExpireBatch => assert_eq!(status, "expired"),
         _ => assert!(status == "cancelled" || status == "expired", "{status}"),
     }
-    let second = if status == "completed" { "ready" } else { "deleted" };
-    assert_eq!(batches::each(&batch, "status"), ["ready", second]);
+    let second = if status == "cancelled" { "deleted" } else { "ready" };
+    assert_eq!(batches::each(&batch, "status")[..2], ["ready", second]);
+    assert!(batches::each(&batch, "status")[2..].iter().all(|third| *third == "deleted"));
     let notifications = me.get("/api/v2/notifications?limit=1000").await.expect(200);
     let notifications = notifications["notifications"].as_array().expect("a list");
     let about =
@@ -503,7 +496,8 @@ mod s3 {
     use super::*;
 
     every_operation_on_s3! {
-        &[];
+        &[WITH_SECRET];
+        report: Report,
         confirm: Confirm,
         delete_ready: DeleteReady,
         run_cleanups: RunCleanups,

@@ -9,6 +9,7 @@ mod deploy;
 mod docs;
 mod engines;
 mod hangup;
+mod hooks;
 mod http;
 mod ingest;
 mod kill;

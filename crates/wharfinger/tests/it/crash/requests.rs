@@ -1,6 +1,7 @@
 //! Requests of the operations under test.
 
 use serde_json::json;
+use wharfinger::sweeps::{self, Sweep, SweepLease};
 
 use super::BYTES;
 use crate::batches;
@@ -18,4 +19,18 @@ pub async fn init_with_key(server: &TestApp, key: &str) -> Answer {
     let body = json!({ "fileName": "cargo", "size": BYTES.len() });
     let request = me.request(reqwest::Method::POST, "/api/v2/files/init").header("idempotency-key", key);
     me.send(request.json(&body)).await
+}
+
+pub async fn run_sweep(server: &TestApp, sweep: Sweep) -> Option<Answer> {
+    let _ = sweeps::run_unleased(&server.app.uploads, sweep, &SweepLease::unleased(&server.app.core)).await;
+    None
+}
+
+/// The grant of an earlier server with the address of this one.
+pub fn on_this_server(grant: &serde_json::Value, server: &TestApp) -> serde_json::Value {
+    let mut grant = grant.clone();
+    let url = grant["uploadUrl"].as_str().expect("an upload URL");
+    let path = url.split_once("/blobs/").expect("a local URL").1;
+    grant["uploadUrl"] = format!("{}/blobs/{path}", server.url).into();
+    grant
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::cli::program::{Place, Served};
 
 /// Calls that the script does not show. Only a large worker input has this URL.
-const NOT_SHOWN: [&str; 1] = ["GET /api/v2/workers/jobs/{jobId}/input"];
+const NOT_SHOWN: [&str; 2] = ["GET /api/v2/workers/jobs/{jobId}/input", "POST /hooks/object-created"];
 
 fn run(place: &Place, server: &Served) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/api.sh");

@@ -112,8 +112,8 @@ async fn every_call_that_takes_a_body_describes_it() {
         let Some(body) = operation.get("requestBody") else { continue };
         let schema = &body["content"]["application/json"]["schema"];
         assert!(schema.is_object(), "{method} {path}: {body}");
-        // An event can be any JSON object.
-        if path == "/api/v2/events" {
+        // An event can be any JSON object, and the senders of hooks have formats of their own.
+        if path == "/api/v2/events" || path == "/hooks/object-created" {
             continue;
         }
         let mut named = Vec::new();
@@ -147,7 +147,7 @@ async fn every_call_that_takes_a_body_describes_it() {
 
 #[tokio::test]
 async fn every_described_call_exists_and_needs_a_token() {
-    let env = TestEnv::new(Database::Sqlite);
+    let env = TestEnv::with(Database::Sqlite, &[crate::hooks::WITH_SECRET]);
     let server = env.start().await;
     for (method, path, _) in operations(&document(&server).await) {
         let id = "018f4e6e-7f3a-7000-8000-000000000001";

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// From the lowest to the highest layer. `the_architecture_lists_the_layers` compares the list with ARCHITECTURE.md.
-const LAYERS: [&str; 23] = [
+const LAYERS: [&str; 24] = [
     "clock",
     "config",
     "memory_budget",
@@ -16,6 +16,7 @@ const LAYERS: [&str; 23] = [
     "quota",
     "ingest",
     "uploads",
+    "hooks",
     "checks",
     "batches",
     "pipeline",
