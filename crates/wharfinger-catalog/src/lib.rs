@@ -56,6 +56,7 @@ pub use jobs::delayed::{FailOutcome, NewJob};
 pub use jobs::recoveries::{Recovery, RecoveryOutcome};
 pub use jobs::stage_claims::{ClaimError, Claimable, LeasedStageJob, StageClaim};
 pub use jobs::stage_ends::{StageEnd, StageEndContext};
+pub use jobs::stage_workers::WaitingStage;
 pub use jobs::stuck_files::{StuckCursor, StuckFile};
 pub use migrations::schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
 pub use orphans::blobs::{

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use wharfinger_catalog::{AbandonedRule, Catalog, Scope, fresh_id};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::stage::Stage;
 
 use super::query_plans::Meter;
 use super::sample::{HOUR, LIMIT, NOW, file_of, registration, tenant, user, with_key};
@@ -72,6 +73,8 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     }
     by_id(catalog, meter).await;
     of_tenants(catalog, meter).await;
+    catalog.waiting_stages(&Stage::ALL, NOW).await.expect("read");
+    meter.record("waiting_stages");
     catalog.sweeps().await.expect("read");
     meter.record("sweeps");
     catalog.sweep_ended_at("quota-sync").await.expect("read");

@@ -234,6 +234,8 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
     for _ in 0..10 {
         stages::queued(db, &[Stage::Extract, Stage::Embed]).await;
     }
+    let see = async |catalog: &Catalog| catalog.see_stage_workers(&[Stage::Scan, Stage::Extract], NOW).await;
+    failing.fail_each_call(see).await;
     let take = stages::claim(Stage::Extract, 10, NOW + SECOND);
     let rank = async |catalog: &Catalog| catalog.rank_due(Stage::Extract, NOW + SECOND).await;
     assert_eq!(failing.fail_each_call(rank).await, 10);

@@ -42,6 +42,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("WHARFINGER_CONNECTIONS_PER_ADDRESS"),
     plain("WHARFINGER_TRUSTED_PROXIES"),
     plain("INSTANCE_ID"),
+    plain("ACCESS_LOG"),
     plain("SHUTDOWN_DRAIN_MS"),
     plain("WHARFINGER_DATA_DIR"),
     secret("WHARFINGER_DATABASE_URL"),

@@ -29,7 +29,7 @@ use wharfinger_stores::{BlobError, BlobStore, WriteMode};
 use crate::clock::Clock;
 use crate::config::{Ack, IngestSettings};
 use crate::memory_budget::{MemoryBudget, Reservation};
-use crate::telemetry::events::{self as metric, Dropped};
+use crate::telemetry::events::{self as metric};
 use batch::{Append, Message, PackedBatch, PendingAck, Waiter, WriterOptions};
 use health::Health;
 
@@ -288,7 +288,7 @@ impl Ingest {
         let evicted = saved.map_err(|error| error.to_string())?;
         metric::spooled(events);
         if evicted.files > 0 {
-            metric::dropped(Dropped::SpoolFull, evicted.events);
+            metric::evicted(evicted.files, evicted.events);
             tracing::error!(
                 files = evicted.files,
                 events = evicted.events,

@@ -127,6 +127,7 @@ pub async fn lease(
             return Err(VerbError::NotInPipeline(*stage));
         }
     }
+    pipeline.seen_stages.see(core, stages).await?;
     run::recover_expired(core).await?;
     let timeout_ms = core.settings.stage_timeout_ms;
     let lease_ms =

@@ -140,6 +140,7 @@ async fn run_under_lease(uploads: &Uploads, sweep: Sweep, lease: &SweepLease) ->
     let core = &uploads.core;
     let name = sweep.name();
     let started_at = core.clock.now();
+    tracing::info!(job = name, action = "started", "sweep started");
     let outcome = tokio::select! {
         biased;
         outcome = sweep.run(uploads, lease) => outcome,
@@ -159,7 +160,8 @@ async fn run_under_lease(uploads: &Uploads, sweep: Sweep, lease: &SweepLease) ->
     outcome
 }
 
-/// Runs a sweep without its lease, and records the run.
+/// Runs a sweep without its lease, and records the run. The loop that deletes objects at once calls this often, so only the
+/// runs that did something are logged.
 pub async fn run_unleased(uploads: &Uploads, sweep: Sweep, lease: &SweepLease) -> Result<Report, VerbError> {
     let core = &uploads.core;
     let started_at = core.clock.now();
@@ -197,26 +199,18 @@ async fn record_run(
         Ok(report) => (serde_json::to_string(report).ok(), report.error_summary()),
         Err(error) => (None, Some(error.with_cause())),
     };
-    let (shown, duration_ms) = (result.as_deref().unwrap_or("{}"), ended_at - started_at);
-    match &error {
-        Some(error) => {
-            tracing::error!(
-                job = name,
-                error,
-                result = shown,
-                durationMs = duration_ms,
-                "sweep finished with errors"
-            );
+    let duration_ms = ended_at - started_at;
+    match outcome {
+        Ok(report) if !lease.is_fenced() && report.is_quiet() => {
+            tracing::debug!(job = name, durationMs = duration_ms, action = "finished", "sweep finished");
         }
-        None => {
-            metric::sweep_succeeded(name, ended_at);
-            match outcome.as_ref().is_ok_and(Report::is_quiet) {
-                true => tracing::debug!(job = name, durationMs = duration_ms, "sweep found nothing"),
-                false => {
-                    tracing::info!(job = name, result = shown, durationMs = duration_ms, "sweep finished")
-                }
-            }
+        Ok(report) => report.log_end(name, duration_ms, error.as_deref()),
+        Err(_) => {
+            tracing::error!(job = name, error, durationMs = duration_ms, action = "failed", "sweep failed");
         }
+    }
+    if error.is_none() {
+        metric::sweep_succeeded(name, ended_at);
     }
     let record = SweepRecord { name, started_at, ended_at, result, error };
     if let Err(error) = lease.catalog.record_sweep(record).await {

@@ -30,6 +30,8 @@ pub struct SweepLease {
     progress_at: AtomicI64,
     items: Arc<AtomicU64>,
     is_dry_run: bool,
+    /// Whether this process has claimed the sweep.
+    is_fenced: bool,
     /// Cancelled when no new item is to be started.
     stop: CancellationToken,
 }
@@ -51,17 +53,22 @@ impl SweepLease {
             progress_at: AtomicI64::new(core.clock.now()),
             items: Arc::default(),
             is_dry_run: false,
+            is_fenced: false,
             stop: CancellationToken::new(),
         }
     }
 
     pub fn with_fence(core: &Core, fence: Fence) -> SweepLease {
-        SweepLease { catalog: core.catalog.fenced(fence), ..SweepLease::unleased(core) }
+        SweepLease { catalog: core.catalog.fenced(fence), is_fenced: true, ..SweepLease::unleased(core) }
     }
 
     /// For a dry run. The catalog rejects all writes.
     pub fn dry_run(core: &Core) -> SweepLease {
         SweepLease { catalog: core.catalog.read_only(), is_dry_run: true, ..SweepLease::unleased(core) }
+    }
+
+    pub(super) fn is_fenced(&self) -> bool {
+        self.is_fenced
     }
 
     pub fn is_dry_run(&self) -> bool {

@@ -16,6 +16,7 @@ use crate::core::VerbError;
 use crate::ingest;
 use crate::notify;
 use crate::pipeline::search;
+use crate::pipeline::stage_workers::{SEEN_EVERY_MS, see_own_stages};
 use crate::quota::refunds;
 use crate::roles::ProcessRole;
 use crate::store::{self, StoreState};
@@ -173,6 +174,16 @@ pub(super) async fn refunds(app: Arc<App>, stop: CancellationToken) {
             () = app.core.wakeups.refund.notified() => {}
             () = stop.cancelled() => {}
         }
+    }
+}
+
+/// Records that this process works on its stages.
+pub(super) async fn stage_workers(app: Arc<App>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        if let Err(error) = see_own_stages(&app.core).await {
+            tracing::warn!(job = "stage workers", error = %error, "cannot record the stages of this process");
+        }
+        stop.run_until_cancelled(pause(&app, SEEN_EVERY_MS)).await;
     }
 }
 

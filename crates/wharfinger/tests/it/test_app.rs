@@ -360,7 +360,7 @@ impl TestEnv {
         faults: Faults,
     ) -> TestApp {
         if wharfinger::config::log_filter().is_some() {
-            wharfinger::telemetry::log_to_stderr("info");
+            wharfinger::telemetry::log_to_stderr("info", "test");
         }
         let flags = Flags { config: None, overrides: settings };
         let values = Values::read(&flags).expect("known settings");

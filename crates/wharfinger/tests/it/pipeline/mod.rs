@@ -10,6 +10,7 @@ mod life;
 mod python;
 mod search;
 mod sharing;
+mod stage_workers;
 mod unreadable;
 mod workers;
 
