@@ -1,6 +1,7 @@
 //! The catalog: the source of truth about files, quotas, jobs and cleanups. SQLite for one machine, PostgreSQL for many
 //! processes. Most code and SQL is the same for both.
 
+mod audit_log;
 mod changes;
 mod cleanups;
 mod database;
@@ -33,6 +34,7 @@ use uuid::{NoContext, Timestamp, Uuid};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
+pub use audit_log::{AuditEntry, AuditLine};
 pub use cleanups::counts::CleanupCounts;
 pub use cleanups::deletion_log::{AbortedUpload, REASON_UNFINISHED_UPLOAD};
 pub use cleanups::pending::{
@@ -184,6 +186,8 @@ pub struct Catalog {
     pgvector_schema: Arc<RwLock<Option<Arc<str>>>>,
     /// Set while a sweep writes.
     fence: Option<Fence>,
+    /// Set while an operator or admin changes something.
+    audit: Option<Arc<AuditEntry>>,
     /// Set in a dry run.
     is_read_only: bool,
 }
@@ -254,6 +258,7 @@ impl Catalog {
             },
             pgvector_schema: Arc::default(),
             fence: None,
+            audit: None,
             is_read_only: false,
         })
     }
@@ -353,7 +358,7 @@ impl Catalog {
             return Err(CatalogError::Corrupt("a dry run tried to write".into()));
         }
         self.faults.write_started::<W>();
-        let mut execution = WriteExecution::new(write, self.fence.clone());
+        let mut execution = WriteExecution::new(write, self.fence.clone(), self.audit.clone());
         match &self.backend {
             Backend::Sqlite { writer, .. } => writer.write(execution).await,
             Backend::Postgres(pool) => {

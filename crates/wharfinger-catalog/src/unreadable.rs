@@ -33,10 +33,11 @@ pub enum Table {
     Chunks,
     Sweeps,
     ServiceKeys,
+    AuditLog,
 }
 
 impl Table {
-    pub const ALL: [Table; 11] = [
+    pub const ALL: [Table; 12] = [
         Table::Files,
         Table::Jobs,
         Table::Outbox,
@@ -48,6 +49,7 @@ impl Table {
         Table::Chunks,
         Table::Sweeps,
         Table::ServiceKeys,
+        Table::AuditLog,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -63,6 +65,7 @@ impl Table {
             Table::Chunks => "chunks",
             Table::Sweeps => "sweeps",
             Table::ServiceKeys => "service_keys",
+            Table::AuditLog => "audit_log",
         }
     }
 }
@@ -185,7 +188,7 @@ impl Write for RemoveFromList {
 /// How a row of each table is decoded, and which column has its id.
 type Decoder = fn(&Row) -> Result<(), CatalogError>;
 
-fn decoders() -> [(Table, &'static str, Decoder); 11] {
+fn decoders() -> [(Table, &'static str, Decoder); 12] {
     [
         (Table::Files, "id", |row| crate::files::rows::decode(row).map(drop)),
         (Table::Jobs, "id", |row| crate::jobs::claims::leased(row).map(drop)),
@@ -198,6 +201,7 @@ fn decoders() -> [(Table, &'static str, Decoder); 11] {
         (Table::TextParts, "file_id", |row| crate::derived::outputs::decode_part(row).map(drop)),
         (Table::Chunks, "file_id", crate::derived::chunks::is_readable),
         (Table::ServiceKeys, "id", |row| crate::service_keys::decode(row).map(drop)),
+        (Table::AuditLog, "id", |row| crate::audit_log::decode(row).map(drop)),
     ]
 }
 

@@ -197,8 +197,8 @@ pub mod metric {
     }
 
     /// Tables whose rows are removed at the end of their retention.
-    const EXPIRING_TABLES: [&str; 5] =
-        ["deletion_log", "queue_tenants", "file_counts", "upload_batches", "file_history"];
+    const EXPIRING_TABLES: [&str; 6] =
+        ["deletion_log", "audit_log", "queue_tenants", "file_counts", "upload_batches", "file_history"];
     /// Destinations whose old lines are removed unsent.
     const EXPIRING_DESTINATIONS: [Destination; 2] = [Destination::Broker, Destination::Archive];
     const RECOVERIES: [&str; 2] = ["reEnqueued", "permanentlyFailed"];

@@ -249,6 +249,18 @@ CREATE TABLE deletion_log (
     deleted_at BIGINT NOT NULL
 );
 
+-- What operators and admins did.
+CREATE TABLE audit_log (
+    id        TEXT {bytes} PRIMARY KEY,
+    at        BIGINT NOT NULL,
+    actor     TEXT NOT NULL,
+    action    TEXT NOT NULL,
+    tenant_id TEXT {bytes},
+    subject   TEXT NOT NULL,
+    -- A JSON object.
+    detail    TEXT NOT NULL
+);
+
 CREATE TABLE notifications (
     id         TEXT {bytes} PRIMARY KEY,
     tenant_id  TEXT {bytes} NOT NULL,

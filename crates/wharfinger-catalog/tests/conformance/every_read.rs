@@ -87,6 +87,10 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     meter.record("service_key");
     catalog.service_keys(None, 10).await.expect("read");
     meter.record("service_keys");
+    for of in [None, Some(&tenant("harbour"))] {
+        catalog.audit_log(of, None, 10).await.expect("read");
+        meter.record("audit_log");
+    }
     catalog.fact("lease_key").await.expect("read");
     meter.record("fact");
     catalog.unfinished_scan().await.expect("read");

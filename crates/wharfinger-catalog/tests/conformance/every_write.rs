@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, KeyUse,
-    LeasedStageJob, MoveQuota, NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration,
-    ScanProgress, ScanRange, Scope, StageEndContext, SweepClaim, SweepClaimOutcome, SweepRecord,
+    AbortedUpload, AuditEntry, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination,
+    KeyUse, LeasedStageJob, MoveQuota, NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome,
+    Registration, ScanProgress, ScanRange, Scope, StageEndContext, SweepClaim, SweepClaimOutcome,
+    SweepRecord,
 };
 use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;
@@ -69,6 +70,7 @@ pub(super) async fn a_failed_write_changes_nothing(db: &TestDb) {
     sweeps(&mut failing).await;
     orphan_scans(&mut failing).await;
     service_keys(&mut failing).await;
+    audit_log(&mut failing).await;
     purging(&mut failing).await;
     let scans = full_scans(db, failing.statements(), &ALLOWED_SCANS).await;
     assert!(scans.is_empty(), "{}", scans.join("\n\n"));
@@ -479,6 +481,30 @@ async fn service_keys(failing: &mut FailingCatalog<'_>) {
     assert_eq!(revoked.and_then(|key| key.revoked_at), Some(LATER));
     let late = NOW + 1_000 * DAY;
     assert_eq!(failing.fail_each_call(async |catalog| catalog.purge_service_keys(late, 10).await).await, 1);
+}
+
+/// The line of the log and its change are committed together, or neither is.
+async fn audit_log(failing: &mut FailingCatalog<'_>) {
+    let entry = AuditEntry {
+        at: NOW,
+        actor: "operator:ann".into(),
+        action: "quota-limit-set",
+        tenant: Some(tenant("audited")),
+        subject: "audited".into(),
+        detail: "{}".into(),
+    };
+    let lines =
+        async || failing.db.catalog.audit_log(Some(&tenant("audited")), None, 10).await.expect("read");
+    assert_eq!(lines().await, []);
+    let set =
+        async |catalog: &Catalog| catalog.audited(entry.clone()).set_limit(&tenant("audited"), 1_000).await;
+    failing.fail_each_call(set).await;
+    let written = failing.db.catalog.audit_log(Some(&tenant("audited")), None, 10).await.expect("read");
+    let [line] = written.as_slice() else { panic!("one line, not {written:?}") };
+    assert_eq!((line.actor.as_str(), line.action.as_str()), ("operator:ann", "quota-limit-set"));
+    assert_eq!(failing.db.catalog.audit_log(None, Some(&line.id), 10).await.expect("read"), []);
+    failing.fail_each_call(async |catalog| catalog.log_action(entry.clone()).await).await;
+    assert_eq!(failing.fail_each_call(async |catalog| catalog.purge_audit_log(LATER, 10).await).await, 2);
 }
 
 async fn purging(failing: &mut FailingCatalog<'_>) {

@@ -92,6 +92,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("ORPHAN_BLOB_GRACE_MS"),
     plain("ORPHAN_DELETE_LIMIT_PERCENT"),
     plain("DELETION_LOG_DAYS"),
+    plain("AUDIT_LOG_DAYS"),
     plain("ABANDONED_UPLOAD_THRESHOLD_MS"),
     plain("FAILED_FILE_RETENTION_DAYS"),
     plain("FAILED_FILE_RETENTION_MS"),

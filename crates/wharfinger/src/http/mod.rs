@@ -4,6 +4,7 @@
 
 mod access_log;
 mod activity;
+mod audit;
 pub mod auth;
 mod batches;
 mod blobs;
@@ -153,6 +154,7 @@ fn api_routes() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(quota::set))
         .routes(routes!(quota::list))
         .routes(routes!(keys::list))
+        .routes(routes!(audit::list))
         .routes(routes!(session::get))
         .routes(routes!(policy::get, policy::set))
         .routes(routes!(orphans::get))

@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde_json::json;
 use wharfinger_catalog::CatalogError;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::tenant_policy::{EffectivePolicy, TenantPolicy, TenantPolicyChange, TokenBucket};
 
-use crate::core::Core;
+use crate::core::audit::AuditedAction;
+use crate::core::{Caller, Core};
 
 /// Another process sees a change after at most this time.
 pub const POLICY_VALID_MS: i64 = 5_000;
@@ -83,11 +85,23 @@ impl Rules {
     /// Changes the stored rules of a tenant. Returns all of them.
     pub async fn change(
         &self,
+        caller: &Caller,
         tenant: &TenantId,
         change: TenantPolicyChange,
     ) -> Result<TenantPolicy, CatalogError> {
         let now = self.core.clock.now();
-        let changed = self.core.catalog.set_tenant_policy(tenant, change, now).await;
+        let action = AuditedAction {
+            name: "policy-set",
+            tenant: Some(tenant),
+            subject: tenant.to_string(),
+            detail: json!({
+                "allowedTypes": change.allowed_types.as_ref().map(|types| types.as_ref().map(ToString::to_string)),
+                "maxFileSizeBytes": change.file_size_bytes_max,
+                "requestsPerSecond": change.requests_per_second,
+            }),
+        };
+        let audited = self.core.catalog.audited(action.by(caller, now));
+        let changed = audited.set_tenant_policy(tenant, change, now).await;
         self.changes.fetch_add(1, Ordering::SeqCst);
         // After a lost answer, the change may be there or not.
         lock(&self.known).remove(tenant);
