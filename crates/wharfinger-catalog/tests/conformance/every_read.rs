@@ -65,8 +65,8 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
         counts(catalog, scopes, meter).await;
     }
     for scope in scopes {
-        catalog.change_counter(scope).await.expect("read");
-        meter.record("change_counter");
+        catalog.files_revision(scope).await.expect("read");
+        meter.record("files_revision");
         catalog.dead_letter(scope, JobId(fresh_id(NOW))).await.expect("read");
         meter.record("dead_letter");
     }
