@@ -90,8 +90,8 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     meter.record("unfinished_scan");
     catalog.last_scan_at().await.expect("read");
     meter.record("last_scan_at");
-    catalog.orphan_cleanups("scan").await.expect("read");
-    meter.record("orphan_cleanups");
+    catalog.orphan_cleanup_counts("scan").await.expect("read");
+    meter.record("orphan_cleanup_counts");
     catalog.sample_keys().await.expect("read");
     meter.record("sample_keys");
 }
