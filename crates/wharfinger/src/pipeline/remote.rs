@@ -96,7 +96,7 @@ impl Drop for Delivery {
             let pipeline = self.pipeline.clone();
             let returning = self.pipeline.core.verbs.track_future(async move {
                 if let Err(error) = claims::release_undelivered(&pipeline).await {
-                    tracing::warn!(error = %error, "cannot release leases now, trying again later");
+                    tracing::warn!(error = %error, "cannot return undelivered jobs to the queue now, trying again later");
                 }
             });
             runtime.spawn(returning);
