@@ -117,8 +117,8 @@ fn cleanup_outcome(
         Err(error) => {
             metric::cleanup_failed("refused");
             let tenant = cleanup.tenant.as_ref().map_or("", |tenant| tenant.as_str());
-            tracing::warn!(job = NAME, tenant, error = %error, attempt = cleanup.attempts + 1,
-                "cannot delete an object");
+            tracing::warn!(job = NAME, tenant, blobPath = %cleanup.key, error = %error,
+                attempt = cleanup.attempts + 1, "cannot delete an object, trying again later");
             CleanupOutcome::Refused {
                 error: error.to_string(),
                 retry_at: later(REFUSED, cleanup.attempts + 1),
