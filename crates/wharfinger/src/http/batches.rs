@@ -9,7 +9,7 @@ use super::Shared;
 use super::auth::UserAuth;
 use super::extract::{Body, Id, idempotency_key};
 use super::problem::Problem;
-use super::wire::{BatchRequest, BatchView, BatchCompletionView};
+use super::wire::{BatchCompletionView, BatchRequest, BatchView};
 use crate::batches::{cancel, complete, find, open};
 
 /// Open a batch

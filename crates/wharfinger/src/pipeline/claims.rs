@@ -325,8 +325,10 @@ pub(super) async fn release_undelivered(pipeline: &Pipeline) -> Result<(), Catal
             // A claim that cannot be released must not block the others.
             Err(error) => tracing::error!(job = "pipeline", claimId = %claim_id, error = %error,
                 "cannot return the jobs of a lost claim, they wait until their leases expire"),
-            Ok(released) => tracing::warn!(job = "pipeline", claimId = %claim_id, jobs = released, action = "released",
-                "answer to a claim was lost, its jobs are released"),
+            Ok(released) => {
+                tracing::warn!(job = "pipeline", claimId = %claim_id, jobs = released, action = "released",
+                "answer to a claim was lost, its jobs are released")
+            }
         }
         lost().retain(|other| *other != claim_id);
     }
