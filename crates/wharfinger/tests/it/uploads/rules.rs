@@ -188,4 +188,33 @@ async fn a_tenant_sends_only_so_many_requests(database: Database) {
     }
 }
 
-on_each_database!(on_local_disk, operators_set_rules_of_single_tenants, a_tenant_sends_only_so_many_requests);
+/// Many requests at once: while one of them reads the tenant's rules, the others must not get the default.
+async fn a_tenants_first_requests_have_its_own_rate(database: Database) {
+    let env = TestEnv::with(database, &[("TENANT_REQUESTS_PER_SECOND", "1")]);
+    env.start().await.operator().put(POLICY, json!({ "requestsPerSecond": 100 })).await.expect(200);
+    let statuses = async |me: &Client<'_>| {
+        let answers = futures::future::join_all((0..40).map(|_| me.get("/api/v2/quota"))).await;
+        answers.into_iter().map(|answer| answer.status.as_u16()).collect::<Vec<_>>()
+    };
+    let server = env.start().await;
+    let me = server.me();
+    assert_eq!(statuses(&me).await, [200; 40], "after a start");
+    env.advance(1_000);
+    // The cached rules are too old.
+    env.advance(5_000);
+    assert_eq!(statuses(&me).await, [200; 40], "after five seconds");
+    env.advance(1_000);
+    server.operator().put(POLICY, json!({ "maxFileSizeBytes": 10 })).await.expect(200);
+    assert_eq!(statuses(&me).await, [200; 40], "after a change");
+    env.advance(1_000);
+    server.operator().put(POLICY, json!({ "requestsPerSecond": 3 })).await.expect(200);
+    let allowed = statuses(&me).await.into_iter().filter(|status| *status == 200).count();
+    assert_eq!(allowed, 3, "a lower rate applies at once");
+}
+
+on_each_database!(
+    on_local_disk,
+    operators_set_rules_of_single_tenants,
+    a_tenant_sends_only_so_many_requests,
+    a_tenants_first_requests_have_its_own_rate,
+);
