@@ -52,6 +52,11 @@ impl TypeList {
         &self.0
     }
 
+    /// Also a file of no declared type.
+    pub fn allows_all(&self) -> bool {
+        self.0.iter().any(|pattern| pattern == "*/*")
+    }
+
     pub fn allows(&self, media_type: &str) -> bool {
         let wanted = essence(media_type);
         self.0.iter().any(|pattern| match pattern.strip_suffix('*') {
@@ -350,7 +355,8 @@ mod tests {
         for bad in ["text/html", "text/plainer", "images/png", "application/pdfx", ""] {
             assert!(!allowed.allows(bad), "{bad}");
         }
-        assert!(list("*/*").allows("any/thing"));
+        assert!(list("image/*,*/*").allows("any/thing") && list("image/*,*/*").allows_all());
+        assert!(!allowed.allows_all());
         for bad in ["", " , ", "image", "image/", "/png", "*/png", "image/p*", "a/b;c=d", "a b/c"] {
             assert!(TypeList::parse(bad).is_err(), "{bad}");
         }

@@ -46,8 +46,11 @@ async fn a_list_of_types_holds_for_names_and_for_bytes(env: TestEnv) {
         let file = uploaded(&me, name, content_type, bytes).await;
         me.confirm(&file).await.expect(200);
     }
+    // Almost the whole head is white space.
+    let late_page = [&[b' '; 8_000][..], HTML].concat();
     for (name, content_type, bytes, found) in [
         ("page.png", "image/png", HTML, json!("text/html")),
+        ("late.txt", "text/plain", &late_page, json!("text/html")),
         ("page.txt", "text/plain", HTML, json!("text/html")),
         ("noise.png", "image/png", b"\0\x01\x02".as_slice(), Value::Null),
         ("archive.txt", "text/plain", b"PK\x03\x04\0\0\0\0", json!("application/zip")),
@@ -141,6 +144,13 @@ async fn operators_set_rules_of_single_tenants(database: Database) {
     }
     let neighbour = server.as_user("t2", "u", Role::User);
     neighbour.post("/api/v2/files/init", typed("a.png", "image/png", PNG)).await.expect(201);
+
+    // A list with `*/*` lifts the default, also for files of no type.
+    operator.put(POLICY, json!({ "allowedTypes": ["*/*"] })).await.expect(200);
+    let untyped = me.init("untyped", 3).await.expect(201);
+    server.put_bytes(&untyped, b"abc").await.expect(200);
+    me.confirm(&id(&untyped)).await.expect(200);
+    operator.put(POLICY, json!({ "allowedTypes": ["application/zip"] })).await.expect(200);
 
     // An absent field is kept, `null` clears it.
     let set = operator.put(POLICY, json!({ "maxFileSizeBytes": null })).await.expect(200);
