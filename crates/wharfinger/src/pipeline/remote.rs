@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use tokio::sync::AcquireError;
 use wharfinger_catalog::{ChunkVector, Claimable, LeasedStageJob, StageClaim, StageEnd, StageEndContext};
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::download_type::attachment_type;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::limits::stored_reason;
@@ -237,7 +238,7 @@ async fn download_url(core: &Core, held: &LeasedStageJob, lease_ms: i64) -> Resu
     let grant = GetGrant {
         key: file.key.clone(),
         pin,
-        content_type: file.content_type.clone(),
+        content_type: Some(attachment_type(file.content_type.as_deref())),
         file_name: file.name.clone(),
         disposition: Disposition::Attachment,
         lifetime: UrlLifetime {
