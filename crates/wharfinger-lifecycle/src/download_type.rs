@@ -54,7 +54,7 @@ pub fn inline_type(declared: &str) -> Option<String> {
 }
 
 /// The type under which a file of this declared type is sent as an attachment. Pages load scripts and styles although they
-/// are attachments, and browsers have run pages inside multipart attachments. So these are sent as bytes of no type.
+/// are attachments, and Firefox ran pages inside multipart attachments (CVE-2024-10461). So these are sent as bytes of no type.
 ///
 /// A file of no declared type has no type either, whatever its uploader told the store.
 pub fn attachment_type(declared: Option<&str>) -> String {
