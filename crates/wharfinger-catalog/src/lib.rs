@@ -62,8 +62,8 @@ pub use jobs::stage_workers::WaitingStage;
 pub use jobs::stuck_files::{StuckCursor, StuckFile};
 pub use migrations::schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
 pub use orphans::blobs::{
-    KeySample, MissingBlob, MissingBlobs, ObjectRow, ObjectState, OrphanCleanups, Orphans, QueuedOrphans,
-    REASON_ORPHAN,
+    KeySample, MissingBlob, MissingBlobs, ObjectRow, ObjectState, OrphanCleanupCounts, Orphans,
+    QueuedOrphans, REASON_ORPHAN,
 };
 pub use orphans::scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTotals};
 pub use outbox::lines::{Destination, OutboxLine, OutboxPayload};

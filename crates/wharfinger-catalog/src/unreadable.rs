@@ -199,7 +199,7 @@ fn decoders() -> [(Table, &'static str, Decoder); 12] {
         (Table::Sweeps, "name", |row| crate::sweeps::decode(row).map(drop)),
         (Table::Quotas, "tenant_id", |row| crate::quota::charges::tenant_of(row).map(drop)),
         (Table::TextParts, "file_id", |row| crate::derived::outputs::decode_part(row).map(drop)),
-        (Table::Chunks, "file_id", crate::derived::chunks::is_readable),
+        (Table::Chunks, "file_id", crate::derived::chunks::check_readable),
         (Table::ServiceKeys, "id", |row| crate::service_keys::decode(row).map(drop)),
         (Table::AuditLog, "id", |row| crate::audit_log::decode(row).map(drop)),
     ]

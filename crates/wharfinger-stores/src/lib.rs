@@ -29,7 +29,7 @@ use wharfinger_calls::faults::InjectedFault;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BlobError {
     /// The store said clearly that the object is absent. Every doubt is another error.
-    #[error("no such object")]
+    #[error("the store has no such object or multipart upload")]
     NotFound,
     /// The object has changed, or it exists although the call creates only.
     #[error("the object was changed")]

@@ -64,7 +64,7 @@ impl<W: Write> WriteExecution<W> {
 
     /// The answer of the last run.
     pub(crate) fn into_answer(self) -> Result<W::Answer, CatalogError> {
-        let missing = || CatalogError::Unavailable("the write did not run".into());
+        let missing = || CatalogError::Unavailable("the write was left out of its batch".into());
         self.outcome.map(TxOutcome::into_inner).ok_or_else(missing)
     }
 }
@@ -124,7 +124,7 @@ impl BatchedWrite {
             (Some(Ok(false)), Err(why)) => Err(CatalogError::Unavailable(why)),
             (Some(Ok(true)), Err(why)) => Err(CatalogError::Unknown(why)),
             (Some(Err(error)), _) => Err(error),
-            (None, Ok(())) => Err(CatalogError::Unavailable("the write did not run".into())),
+            (None, Ok(())) => Err(CatalogError::Unavailable("the write was left out of its batch".into())),
             (None, Err(why)) => Err(CatalogError::Unavailable(why)),
         };
         self.write.answer(result);

@@ -66,8 +66,8 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
         counts(catalog, scopes, meter).await;
     }
     for scope in scopes {
-        catalog.change_counter(scope).await.expect("read");
-        meter.record("change_counter");
+        catalog.files_revision(scope).await.expect("read");
+        meter.record("files_revision");
         catalog.dead_letter(scope, JobId(fresh_id(NOW))).await.expect("read");
         meter.record("dead_letter");
     }
@@ -97,8 +97,8 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     meter.record("unfinished_scan");
     catalog.last_scan_at().await.expect("read");
     meter.record("last_scan_at");
-    catalog.orphan_cleanups("scan").await.expect("read");
-    meter.record("orphan_cleanups");
+    catalog.orphan_cleanup_counts("scan").await.expect("read");
+    meter.record("orphan_cleanup_counts");
     catalog.sample_keys().await.expect("read");
     meter.record("sample_keys");
 }

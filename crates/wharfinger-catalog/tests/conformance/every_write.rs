@@ -546,7 +546,7 @@ async fn purging(failing: &mut FailingCatalog<'_>) {
         VALUES ('old', 'archive', 't', '{}', 0, 1, 1)",
     )
     .await;
-    let drop = async |catalog: &Catalog| catalog.purge_old_lines(Destination::Archive, 2, 10).await;
+    let drop = async |catalog: &Catalog| catalog.purge_old_outbox_lines(Destination::Archive, 2, 10).await;
     assert_eq!(failing.fail_each_call(drop).await, 1);
 
     let (batch, wanted) = new_batch(ADA, &[10]);

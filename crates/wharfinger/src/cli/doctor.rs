@@ -163,7 +163,7 @@ async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mu
     check_clock(&catalog, &clock, findings).await;
     if step == SCHEMA_VERSION {
         if arguments.accept_store {
-            findings.push(blobs::accept(settings, &catalog, clock.now()).await);
+            findings.push(blobs::accept_store(settings, &catalog, clock.now()).await);
         }
         if arguments.enable_webhook {
             findings.push(notify::enable_again(settings, &catalog).await);

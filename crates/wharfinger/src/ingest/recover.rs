@@ -137,7 +137,7 @@ impl Ingest {
     /// Handles a rejected batch. The cause may be this batch alone; if another was rejected just before, the store is down.
     fn rejected(&self, name: &BatchName, error: &BlobError) {
         tracing::warn!(file = %name, error = %error, "object store rejected a batch, trying again later");
-        let before = self.last_refused().replace(name.clone());
+        let before = self.last_rejected_batch().replace(name.clone());
         if before.is_some_and(|before| before != *name) || self.health.is_down() {
             self.mark_store_down(error);
         }

@@ -127,7 +127,7 @@ fn cleanup_outcome(
             metric::cleanup_failed("refused");
             let tenant = cleanup.tenant.as_ref().map_or("", |tenant| tenant.as_str());
             tracing::warn!(job = NAME, blobPath = %cleanup.key, tenant, reason = cleanup.reason, error = %error,
-                attempt = cleanup.attempts + 1, "cannot delete an object");
+                attempt = cleanup.attempts + 1, "cannot delete an object, trying again later");
             CleanupOutcome::Refused {
                 error: error.to_string(),
                 retry_at: later(REFUSED, cleanup.attempts + 1),

@@ -48,7 +48,7 @@ impl Expired {
             Expired::QueueTenants => catalog.purge_queue_tenants(ROWS_PER_STEP).await,
             Expired::ServiceKeys(before) => catalog.purge_service_keys(before, ROWS_PER_STEP).await,
             Expired::Lines(destination, before) => {
-                catalog.purge_old_lines(destination, before, ROWS_PER_STEP).await
+                catalog.purge_old_outbox_lines(destination, before, ROWS_PER_STEP).await
             }
             Expired::ZeroCounters => catalog.purge_zero_counters(ROWS_PER_STEP).await,
         }

@@ -18,18 +18,18 @@ const MISSING_SHOWN_MAX: usize = 20;
 /// Signing uses the CPU without waiting, so the task yields after this many signatures.
 const SIGNATURES_PER_YIELD: u32 = 64;
 
-fn store(core: &Core) -> Result<&dyn MultipartStore, VerbError> {
+fn store<'c>(core: &'c Core, file: &File) -> Result<&'c dyn MultipartStore, VerbError> {
     core.blobs.multipart().ok_or_else(|| {
-        VerbError::Unavailable(
-            "the file is a multipart upload, and the configured store does not support multipart uploads"
-                .into(),
-        )
+        VerbError::Unavailable(format!(
+            "file {} was started as a multipart upload, but this store has none: was WHARFINGER_BLOB_URL changed?",
+            file.id
+        ))
     })
 }
 
 /// Signs a URL for every part, and marks the parts that the store already has.
 pub(super) async fn grant(core: &Core, file: &File, layout: PartLayout) -> Result<UploadMethod, VerbError> {
-    let store = store(core)?;
+    let store = store(core, file)?;
     let (upload_id, have) = upload(core, store, file).await?;
     let have: BTreeMap<u32, u64> = have.into_iter().map(|part| (part.number, part.size)).collect();
     let lifetime = UrlLifetime { signed_at: core.clock.now(), expires_at: file.url_dead_at };
@@ -63,10 +63,11 @@ async fn upload(
             // An interrupted confirm has completed the upload. All parts count as uploaded, and the client confirms again.
             match core.blobs.head(&file.key, None).await {
                 Ok(meta) if meta.size == file.size => return Ok((upload_id.clone(), all_of(file))),
-                Ok(_) => {
-                    return Err(VerbError::Unavailable(
-                        "the store has an object of another size under this file's key".into(),
-                    ));
+                Ok(meta) => {
+                    return Err(VerbError::Unavailable(format!(
+                        "file {}: the store has {} bytes under its key, expected {}; delete the file and upload again",
+                        file.id, meta.size, file.size
+                    )));
                 }
                 Err(BlobError::NotFound) => {}
                 Err(error) => return Err(error.into()),
@@ -102,7 +103,7 @@ fn all_of(file: &File) -> Vec<Part> {
 
 /// Completes the store's upload if there is no object yet. The caller checks the object.
 pub(super) async fn complete(core: &Core, file: &File, layout: PartLayout) -> Result<(), VerbError> {
-    let store = store(core)?;
+    let store = store(core, file)?;
     match core.blobs.head(&file.key, None).await {
         Ok(_) => return Ok(()),
         Err(BlobError::NotFound) => {}

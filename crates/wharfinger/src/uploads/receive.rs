@@ -257,7 +257,7 @@ pub async fn clean_up_crashed_uploads(core: &Core) -> Result<u64, VerbError> {
         match clear_one(core, disk, left).await {
             Ok(()) => cleared += 1,
             Err(error) => {
-                tracing::warn!(fileId = %id, error = %error.with_cause(), "cannot clean up a crashed upload")
+                tracing::warn!(fileId = %id, error = %error.with_cause(), "cannot remove leftovers of interrupted uploads, the next sweep tries again")
             }
         }
     }

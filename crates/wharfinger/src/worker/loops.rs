@@ -82,7 +82,7 @@ pub(super) async fn checks_to_broker(app: Arc<App>, stop: CancellationToken) {
         let next_check = tokio::time::Instant::now() + BROKER_PAUSE;
         while !stop.is_cancelled() && tokio::time::Instant::now() < next_check {
             if let Err(error) = messages::relay(&app.core, broker).await {
-                tracing::warn!(job = "checks to broker", error = %error, "cannot publish delayed checks");
+                tracing::warn!(job = "checks to broker", error = %error, "cannot publish delayed checks to RabbitMQ, trying again");
             }
             tokio::select! {
                 () = tokio::time::sleep(RELAY_PAUSE) => {}
