@@ -1,6 +1,7 @@
 // The maintenance page: quotas, orphans, pending deletes, events on disk, and the state of the backends.
 
 import { runNow, setLimit, triggerCleanup } from "./actions.js";
+import { auditSection } from "./audit.js";
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
 import { keysSection } from "./keys.js";
@@ -98,9 +99,12 @@ export function backendsSection() {
 
 export const maintenance = {
   title: "Maintenance",
-  enter: () => isOperator() && refetch.keys(),
+  enter: () => {
+    if (isOperator()) refetch.keys();
+    if (isAdmin()) refetch.audit();
+  },
   render: () => [
     h("h1", {}, "Maintenance"),
-    h("div", { class: "columns" }, quotaSection(), orphansSection(), isOperator() && spoolSection(), backendsSection(), isAdmin() && cleanupsSection(), isOperator() && keysSection()),
+    h("div", { class: "columns" }, quotaSection(), orphansSection(), isOperator() && spoolSection(), backendsSection(), isAdmin() && cleanupsSection(), isOperator() && keysSection(), isAdmin() && auditSection()),
   ],
 };
