@@ -9,11 +9,17 @@ use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::leases::engine::{self, Claim};
 use crate::leases::tables::SWEEPS;
+use crate::sweep_runs::{self, RunEffect, RunStart};
 use crate::unreadable::Table;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A finished run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepRecord {
     pub name: &'static str,
+    pub start: RunStart,
+    pub effect: RunEffect,
+    /// It was stopped before its end, and the next run continues.
+    pub is_stopped: bool,
     pub started_at: UnixMs,
     pub ended_at: UnixMs,
     /// A JSON object.
@@ -46,6 +52,7 @@ pub struct SweepClaim {
     pub lease_ms: i64,
     /// False: a person runs it now, due or not.
     pub only_if_due: bool,
+    pub start: RunStart,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +74,8 @@ pub enum SweepClaimOutcome {
 pub struct Fence {
     sweep: &'static str,
     number: i64,
+    /// The row of this run in the history.
+    run: String,
 }
 
 impl Fence {
@@ -85,10 +94,17 @@ impl Fence {
     }
 }
 
-impl Write for SweepRecord {
-    type Answer = ();
+impl SweepRecord {
+    /// Writes the end of a run; `run` is its row in the history, if it has one.
+    async fn write_end(&self, tx: &mut Tx<'_>, run: Option<&str>) -> Result<(), CatalogError> {
+        // The last run of a sweep is one that did all its work.
+        if !self.start.is_dry_run && !self.is_stopped {
+            self.write_last_run(tx).await?;
+        }
+        sweep_runs::close(tx, run, self).await
+    }
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
+    async fn write_last_run(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
         tx.run(
             "INSERT INTO sweeps (name, last_start_at, last_end_at, last_result, last_error, last_success_at) \
              VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO UPDATE SET \
@@ -105,6 +121,15 @@ impl Write for SweepRecord {
             ],
         )
         .await?;
+        Ok(())
+    }
+}
+
+impl Write for SweepRecord {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
+        self.write_end(tx, None).await?;
         Ok(TxOutcome::Commit(()))
     }
 }
@@ -126,7 +151,8 @@ impl Write for SweepClaim {
             args: args![self.owner.as_str(), if self.only_if_due { self.now } else { i64::MAX }],
         };
         if let Some(row) = engine::claim(tx, &SWEEPS, claim).await?.rows.first() {
-            let fence = Fence { sweep: self.name, number: row.int("lease_token")? };
+            let run = sweep_runs::open(tx, self.name, &self.start, self.now).await?;
+            let fence = Fence { sweep: self.name, number: row.int("lease_token")?, run };
             return Ok(TxOutcome::Commit(SweepClaimOutcome::Leased(fence)));
         }
         let sql = "SELECT next_run_at, lease_owner, lease_until FROM sweeps WHERE name = $1";
@@ -152,23 +178,25 @@ impl Write for ExtendLease {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
-        let Fence { sweep, number } = &self.fence;
+        let Fence { sweep, number, .. } = &self.fence;
         engine::renew(tx, &SWEEPS, (sweep, *number), self.lease_until).await?;
         Ok(TxOutcome::Commit(()))
     }
 }
 
-/// Ends the lease of a sweep.
-struct ReleaseLease {
+/// Records a run and ends its lease.
+struct EndRun {
     fence: Fence,
+    record: SweepRecord,
     next_run_at: Option<UnixMs>,
 }
 
-impl Write for ReleaseLease {
+impl Write for EndRun {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
-        let Fence { sweep, number } = &self.fence;
+        let Fence { sweep, number, run } = &self.fence;
+        self.record.write_end(tx, Some(run)).await?;
         let held = "name = $2 AND lease_token = $3";
         engine::release(tx, &SWEEPS, held, self.next_run_at, &[], args![*sweep, *number]).await?;
         Ok(TxOutcome::Commit(()))
@@ -210,6 +238,7 @@ pub(crate) fn decode(row: &Row) -> Result<SweepState, CatalogError> {
 }
 
 impl Catalog {
+    /// Records a run that had no lease.
     pub async fn record_sweep(&self, record: SweepRecord) -> Result<(), CatalogError> {
         self.write(record).await
     }
@@ -230,9 +259,13 @@ impl Catalog {
         self.write(ExtendLease { fence: self.own_fence()?, lease_until }).await
     }
 
-    /// Releases the sweep. Without a time, the next run keeps its time: a sweep that was due stays due.
-    pub async fn release_sweep(&self, next_run_at: Option<UnixMs>) -> Result<(), CatalogError> {
-        self.write(ReleaseLease { fence: self.own_fence()?, next_run_at }).await
+    /// Records a run and releases its lease. Without a time, the next run keeps its time: a sweep that was due stays due.
+    pub async fn end_sweep(
+        &self,
+        record: SweepRecord,
+        next_run_at: Option<UnixMs>,
+    ) -> Result<(), CatalogError> {
+        self.write(EndRun { fence: self.own_fence()?, record, next_run_at }).await
     }
 
     fn own_fence(&self) -> Result<Fence, CatalogError> {

@@ -8,7 +8,7 @@ use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
     AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, KeyUse,
     LeasedStageJob, MoveQuota, NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration,
-    ScanProgress, ScanRange, Scope, StageEndContext, SweepClaim, SweepClaimOutcome, SweepRecord,
+    RunEffect, ScanProgress, ScanRange, Scope, StageEndContext, SweepClaim, SweepClaimOutcome, SweepRecord,
 };
 use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;
@@ -31,6 +31,7 @@ use super::searching::{embedded, some_vectors};
 use super::service_keys::service_key;
 use super::source_files::source_files;
 use super::stages;
+use super::sweeping;
 use super::test_db::{TestDb, dump_at, open};
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -427,28 +428,50 @@ async fn quotas_and_facts(failing: &mut FailingCatalog<'_>) {
 }
 
 async fn sweeps(failing: &mut FailingCatalog<'_>) {
-    const NAME: &str = "orphans";
+    const NAME: &str = sweeping::NAME;
     let asked =
-        SweepClaim { name: NAME, owner: "a process".into(), now: NOW, lease_ms: LEASE, only_if_due: true };
+        SweepClaim { only_if_due: false, lease_ms: LEASE, ..sweeping::claim_at(NOW) };
+    // A run whose process was lost, and more runs than are kept.
+    db_with_runs(failing.db).await;
     let answer = failing.fail_each_call(async |catalog| catalog.claim_sweep(asked.clone()).await).await;
     let SweepClaimOutcome::Leased(fence) = answer else { panic!("{answer:?}") };
     let extend = async |catalog: &Catalog| catalog.fenced(fence.clone()).extend_sweep(NOW + 2 * LEASE).await;
     failing.fail_each_call(extend).await;
-    let record =
-        SweepRecord { name: NAME, started_at: NOW, ended_at: NOW, result: Some("{}".into()), error: None };
-    let write_record =
-        async |catalog: &Catalog| catalog.fenced(fence.clone()).record_sweep(record.clone()).await;
-    failing.fail_each_call(write_record).await;
-    let release =
-        async |catalog: &Catalog| catalog.fenced(fence.clone()).release_sweep(Some(NOW + DAY)).await;
-    failing.fail_each_call(release).await;
+    let record = SweepRecord {
+        name: NAME,
+        effect: RunEffect::StillIdle,
+        started_at: NOW,
+        ended_at: NOW,
+        result: Some("{}".into()),
+        ..SweepRecord::default()
+    };
+    failing.fail_each_call(async |catalog| catalog.record_sweep(record.clone()).await).await;
+    let end = async |catalog: &Catalog| {
+        catalog.fenced(fence.clone()).end_sweep(record.clone(), Some(NOW + DAY)).await
+    };
+    failing.fail_each_call(end).await;
     failing.fail_each_call(async |catalog| catalog.advance_sweep(NAME, NOW + DAY, NOW + HOUR).await).await;
+}
+
+async fn db_with_runs(db: &TestDb) {
+    let runs: Vec<String> = (0..105)
+        .map(|n| format!("('{n:03}', '{}', 0, {}, 0, '', 'host-1', 1)", sweeping::NAME, ended_at(n)))
+        .collect();
+    db.sql(&format!(
+        "INSERT INTO sweep_runs (id, sweep, started_at, ended_at, dry_run, started_by, instance, idle) VALUES {}",
+        runs.join(", ")
+    ))
+    .await;
+}
+
+fn ended_at(n: usize) -> &'static str {
+    if n == 104 { "NULL" } else { "1" }
 }
 
 async fn orphan_scans(failing: &mut FailingCatalog<'_>) {
     let kept = confirmed(&failing.db.catalog, ADA, 1).await;
     let range = ScanRange::new(0, "uploads/", "uploads/".into(), end_of_folder("uploads/"));
-    let begin = async |catalog: &Catalog| catalog.begin_scan("premise", vec![range.clone()], NOW).await;
+    let begin = async |catalog: &Catalog| catalog.begin_scan("premise", false, vec![range.clone()], NOW).await;
     let scan = failing.fail_each_call(begin).await;
     let progress = ScanProgress {
         scan: scan.id.clone(),
@@ -463,7 +486,8 @@ async fn orphan_scans(failing: &mut FailingCatalog<'_>) {
     };
     failing.fail_each_call(async |catalog| catalog.advance_scan(progress.clone()).await).await;
     assert!(failing.fail_each_call(async |catalog| catalog.finish_range(&scan.id, 0, 100).await).await);
-    failing.fail_each_call(async |catalog| catalog.queue_orphans(&scan.id, "", 100, NOW).await).await;
+    let queue = async |catalog: &Catalog| catalog.queue_orphans(&scan.id, "", 100, "a sweep", NOW).await;
+    assert_eq!(failing.fail_each_call(queue).await.queued, 1);
     let end = async |catalog: &Catalog| catalog.end_scan(&scan.id, Some("many".into()), NOW).await;
     failing.fail_each_call(end).await;
 }
@@ -504,7 +528,7 @@ async fn purging(failing: &mut FailingCatalog<'_>) {
     assert!(failing.fail_each_call(async |catalog| catalog.purge_expired_keys(late, 10).await).await > 0);
     assert!(failing.fail_each_call(async |catalog| catalog.purge_outcomes(late).await).await > 0);
     let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");
-    let aborted = AbortedUpload { key, file: None };
+    let aborted = AbortedUpload { key, file: None, ordered_by: "a sweep" };
     failing.fail_each_call(async |catalog| catalog.log_aborted_upload(aborted.clone(), NOW).await).await;
     assert!(failing.fail_each_call(async |catalog| catalog.purge_deletion_log(late, 10).await).await > 0);
     assert!(failing.fail_each_call(async |catalog| catalog.purge_zero_counters(3).await).await > 0);
