@@ -175,7 +175,7 @@ impl FromStr for DeletionCursor {
     fn from_str(text: &str) -> Result<DeletionCursor, ()> {
         let (deleted_at, id) = text.split_once('.').ok_or(())?;
         let is_id = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        match id.len() <= 64 && id.chars().all(is_id) {
+        match (1..=64).contains(&id.len()) && id.chars().all(is_id) {
             true => Ok(DeletionCursor { deleted_at: deleted_at.parse().map_err(|_| ())?, id: id.to_owned() }),
             false => Err(()),
         }

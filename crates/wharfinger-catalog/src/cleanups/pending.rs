@@ -42,12 +42,7 @@ const INSERT: &str = "INSERT INTO pending_cleanups (id, file_path, storage_type,
     exhausted, lease_token, lease_until) VALUES ";
 
 impl NewCleanup {
-    pub(crate) fn of(
-        file: File,
-        ordered_by: Option<&str>,
-        rows: &RowSettings,
-        now: UnixMs,
-    ) -> NewCleanup {
+    pub(crate) fn of(file: File, ordered_by: Option<&str>, rows: &RowSettings, now: UnixMs) -> NewCleanup {
         let (storage_type, max_attempts) = (rows.storage_type, rows.cleanup_max_attempts);
         let ordered_by = ordered_by.map(str::to_owned);
         NewCleanup { id: CleanupId(fresh_id(now)), file, ordered_by, storage_type, max_attempts }

@@ -119,7 +119,8 @@ pub(crate) async fn store(
     // Objects of earlier attempts are not used any more.
     let sql = "DELETE FROM objects WHERE file_id = $1 AND kind = 'derived' AND made_by <> $2 RETURNING key";
     let replaced = tx.rows(sql, args![id, attempt_id(end.job, end.token)]).await?;
-    let cleanups = replaced.iter().map(|row| cleanup_of_derived(row, file, committer, ("superseded", now), now));
+    let cleanups =
+        replaced.iter().map(|row| cleanup_of_derived(row, file, committer, ("superseded", now), now));
     pending::insert_all(tx, &cleanups.collect::<Result<Vec<_>, _>>()?, now).await
 }
 

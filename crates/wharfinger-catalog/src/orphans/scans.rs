@@ -109,12 +109,7 @@ impl Write for BeginScan {
         let id = self.scan.id.as_str();
         tx.run(
             "INSERT INTO orphan_scans (id, premise, dry_run, started_at, queued) VALUES ($1, $2, $3, $4, 0)",
-            args![
-                id,
-                self.scan.premise.as_str(),
-                i64::from(self.scan.is_dry_run),
-                self.scan.started_at
-            ],
+            args![id, self.scan.premise.as_str(), i64::from(self.scan.is_dry_run), self.scan.started_at],
         )
         .await?;
         for range in &self.scan.ranges {
@@ -372,7 +367,8 @@ impl Catalog {
     /// Some keys that a scan has found, in order.
     pub async fn found_keys(&self, scan: &str, limit: usize) -> Result<Vec<String>, CatalogError> {
         let mut reader = self.reader().await?;
-        let sql = "SELECT key FROM orphan_blobs WHERE scan_id = $1 AND queued_at IS NULL ORDER BY key LIMIT $2";
+        let sql =
+            "SELECT key FROM orphan_blobs WHERE scan_id = $1 AND queued_at IS NULL ORDER BY key LIMIT $2";
         let rows = reader.tx(&self.faults).rows(sql, args![scan, limit as i64]).await?;
         rows.iter().map(|row| row.text("key")).collect()
     }

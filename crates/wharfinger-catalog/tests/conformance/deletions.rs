@@ -90,8 +90,8 @@ pub(super) async fn deletions_are_listed_by_scope_newest_first(db: &TestDb) {
     let harbour = Scope::Tenant(tenant("harbour"));
     assert_eq!(sizes(&harbour, 0).await, [10, 11, 12, 13, 14]);
     assert_eq!(sizes(&harbour, NOW + HOUR + SECOND).await, [12, 13, 14], "since a time, that time included");
-    assert_eq!(sizes(&harbour, NOW + HOUR + 2 * SECOND + 1).await, []);
-    assert_eq!(sizes(&Scope::Tenant(tenant("none")), 0).await, []);
+    assert!(sizes(&harbour, NOW + HOUR + 2 * SECOND + 1).await.is_empty());
+    assert!(sizes(&Scope::Tenant(tenant("none")), 0).await.is_empty());
     let whole = listed(db, &Scope::All, NOW + HOUR + SECOND).await;
     let mut pages = Vec::new();
     let mut before = None;
@@ -109,7 +109,6 @@ pub(super) async fn deletions_are_listed_by_scope_newest_first(db: &TestDb) {
 
 pub(super) async fn a_cursor_of_another_list_is_refused(_db: &TestDb) {
     for text in ["", "1", "x.y", "1.", "1.a b", "1.%27", &format!("1.{}", "a".repeat(65))] {
-        let parsed = text.parse::<DeletionCursor>();
-        assert!(parsed.is_err() || text == "1.", "{text}: {parsed:?}");
+        assert!(text.parse::<DeletionCursor>().is_err(), "{text}");
     }
 }

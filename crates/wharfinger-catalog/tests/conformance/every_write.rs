@@ -429,8 +429,7 @@ async fn quotas_and_facts(failing: &mut FailingCatalog<'_>) {
 
 async fn sweeps(failing: &mut FailingCatalog<'_>) {
     const NAME: &str = sweeping::NAME;
-    let asked =
-        SweepClaim { only_if_due: false, lease_ms: LEASE, ..sweeping::claim_at(NOW) };
+    let asked = SweepClaim { only_if_due: false, lease_ms: LEASE, ..sweeping::claim_at(NOW) };
     // A run whose process was lost, and more runs than are kept.
     db_with_runs(failing.db).await;
     let answer = failing.fail_each_call(async |catalog| catalog.claim_sweep(asked.clone()).await).await;
@@ -471,7 +470,8 @@ fn ended_at(n: usize) -> &'static str {
 async fn orphan_scans(failing: &mut FailingCatalog<'_>) {
     let kept = confirmed(&failing.db.catalog, ADA, 1).await;
     let range = ScanRange::new(0, "uploads/", "uploads/".into(), end_of_folder("uploads/"));
-    let begin = async |catalog: &Catalog| catalog.begin_scan("premise", false, vec![range.clone()], NOW).await;
+    let begin =
+        async |catalog: &Catalog| catalog.begin_scan("premise", false, vec![range.clone()], NOW).await;
     let scan = failing.fail_each_call(begin).await;
     let progress = ScanProgress {
         scan: scan.id.clone(),

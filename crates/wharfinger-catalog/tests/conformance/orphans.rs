@@ -2,8 +2,8 @@
 //! orphans.
 
 use wharfinger_catalog::{
-    CatalogError, CleanupOutcome, FoundOrphan, ObjectState, OrphanBlob, OrphanScan, QueuedOrphans, REASON_ORPHAN,
-    ScanProgress, ScanRange, Scope,
+    CatalogError, CleanupOutcome, FoundOrphan, ObjectState, OrphanBlob, OrphanScan, QueuedOrphans,
+    REASON_ORPHAN, ScanProgress, ScanRange, Scope,
 };
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::key::end_of_folder;
@@ -228,7 +228,8 @@ pub(super) async fn findings_of_a_dry_run_are_never_queued(db: &TestDb) {
     found.sort();
     assert_eq!(found.len(), 3);
     let shown = db.catalog.orphans(&Scope::All, 9).await.expect("read");
-    let names: Vec<_> = shown.samples.iter().map(|one| (one.blob.key.as_str(), one.file_name.as_deref())).collect();
+    let names: Vec<_> =
+        shown.samples.iter().map(|one| (one.blob.key.as_str(), one.file_name.as_deref())).collect();
     assert_eq!(names, [(STRAY, None), (late.key.as_str(), Some("report.pdf"))]);
     assert_eq!(shown.count, 2);
 

@@ -33,7 +33,7 @@ pub(super) async fn trigger(
 ) -> Result<Json<Outcome>, Problem> {
     let (scope, now) = (query.scope(&caller)?, app.core.clock.now());
     app.core.catalog.retry_cleanups_now(&scope, now).await.map_err(VerbError::from)?;
-    Ok(Json(run_cleanups_in(&app.core, &scope).await?))
+    Ok(Json(run_cleanups_in(&app.core, &scope, &caller.actor()).await?))
 }
 
 /// Count pending cleanups
