@@ -17,6 +17,7 @@ mod outbox;
 mod quota;
 mod registrations;
 mod service_keys;
+mod sweep_runs;
 mod sweeps;
 mod unreadable;
 
@@ -36,7 +37,7 @@ use wharfinger_lifecycle::id::{TenantId, UserId};
 
 pub use audit_log::{AuditEntry, AuditLine};
 pub use cleanups::counts::CleanupCounts;
-pub use cleanups::deletion_log::{AbortedUpload, REASON_UNFINISHED_UPLOAD};
+pub use cleanups::deletion_log::{AbortedUpload, Deletion, DeletionCursor, REASON_UNFINISHED_UPLOAD};
 pub use cleanups::pending::{
     ClaimedCleanup, CleanupOutcome, CleanupTotals, EXHAUSTED_RETRY_MS, PendingCleanup,
 };
@@ -62,7 +63,7 @@ pub use jobs::stage_workers::WaitingStage;
 pub use jobs::stuck_files::{StuckCursor, StuckFile};
 pub use migrations::schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
 pub use orphans::blobs::{
-    KeySample, MissingBlob, MissingBlobs, ObjectRow, ObjectState, OrphanCleanupCounts, Orphans,
+    FoundOrphan, KeySample, MissingBlob, MissingBlobs, ObjectRow, ObjectState, OrphanCleanupCounts, Orphans,
     QueuedOrphans, REASON_ORPHAN,
 };
 pub use orphans::scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTotals};
@@ -72,6 +73,7 @@ pub use quota::charges::QuotaDrift;
 pub use quota::owner::{MoveQuota, MovedQuota, QuotaOwner, QuotaState};
 pub use registrations::{Admission, BatchUse, NewFile, RegisterOutcome, Registration};
 pub use service_keys::{KeyUse, SERVICE_KEYS_MAX, ServiceKey};
+pub use sweep_runs::{RUN_LOST, RecordedRun, RunEffect, RunStart, SWEEP_RUNS_KEPT};
 pub use sweeps::{Fence, SweepClaim, SweepClaimOutcome, SweepRecord, SweepState};
 pub use unreadable::{Table, UnreadableRow};
 

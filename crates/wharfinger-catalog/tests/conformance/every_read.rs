@@ -79,6 +79,8 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     meter.record("sweeps");
     catalog.sweep_ended_at("quota-sync").await.expect("read");
     meter.record("sweep_ended_at");
+    catalog.sweep_runs("quota-sync", None, 10).await.expect("read");
+    meter.record("sweep_runs");
     catalog.unreadable_rows(10).await.expect("read");
     meter.record("unreadable_rows");
     catalog.count_unreadable().await.expect("read");
@@ -97,6 +99,8 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     meter.record("unfinished_scan");
     catalog.last_scan_at().await.expect("read");
     meter.record("last_scan_at");
+    catalog.found_keys("scan", 10).await.expect("read");
+    meter.record("found_keys");
     catalog.orphan_cleanup_counts("scan").await.expect("read");
     meter.record("orphan_cleanup_counts");
     catalog.sample_keys().await.expect("read");

@@ -6,10 +6,9 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbortedUpload, AuditEntry, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination,
-    KeyUse, LeasedStageJob, MoveQuota, NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome,
-    Registration, ScanProgress, ScanRange, Scope, StageEndContext, SweepClaim, SweepClaimOutcome,
-    SweepRecord,
+    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, LeasedStageJob,
+    MoveQuota, NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration, RunEffect,
+    ScanProgress, ScanRange, Scope, StageEndContext, SweepClaim, SweepClaimOutcome, SweepRecord,
 };
 use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;
@@ -21,6 +20,7 @@ use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput, TextPart};
 use wharfinger_lifecycle::state::Status;
 use wharfinger_lifecycle::tenant_policy::TenantPolicyChange;
 
+use super::audit_log;
 use super::batches::new_batch;
 use super::failing_catalog::{FailingCatalog, short};
 use super::query_plans::full_scans;
@@ -29,10 +29,9 @@ use super::sample::{
     confirmed, deleted, file_of, new_job, pin, registered, registration, tenant, with_key,
 };
 use super::searching::{embedded, some_vectors};
-use super::service_keys::service_key;
 use super::source_files::source_files;
-use super::stages;
 use super::test_db::{TestDb, dump_at, open};
+use super::{service_keys, stages, sweeping};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const LATER: i64 = NOW + 10 * SECOND;
@@ -69,8 +68,8 @@ pub(super) async fn a_failed_write_changes_nothing(db: &TestDb) {
     quotas_and_facts(&mut failing).await;
     sweeps(&mut failing).await;
     orphan_scans(&mut failing).await;
-    service_keys(&mut failing).await;
-    audit_log(&mut failing).await;
+    service_keys::fail_writes(&mut failing).await;
+    audit_log::fail_writes(&mut failing).await;
     purging(&mut failing).await;
     let scans = full_scans(db, failing.statements(), &ALLOWED_SCANS).await;
     assert!(scans.is_empty(), "{}", scans.join("\n\n"));
@@ -431,28 +430,50 @@ async fn quotas_and_facts(failing: &mut FailingCatalog<'_>) {
 }
 
 async fn sweeps(failing: &mut FailingCatalog<'_>) {
-    const NAME: &str = "orphans";
-    let asked =
-        SweepClaim { name: NAME, owner: "a process".into(), now: NOW, lease_ms: LEASE, only_if_due: true };
+    const NAME: &str = sweeping::NAME;
+    let asked = SweepClaim { only_if_due: false, lease_ms: LEASE, ..sweeping::claim_at(NOW) };
+    // A run whose process was lost, and more runs than are kept.
+    db_with_runs(failing.db).await;
     let answer = failing.fail_each_call(async |catalog| catalog.claim_sweep(asked.clone()).await).await;
     let SweepClaimOutcome::Leased(fence) = answer else { panic!("{answer:?}") };
     let extend = async |catalog: &Catalog| catalog.fenced(fence.clone()).extend_sweep(NOW + 2 * LEASE).await;
     failing.fail_each_call(extend).await;
-    let record =
-        SweepRecord { name: NAME, started_at: NOW, ended_at: NOW, result: Some("{}".into()), error: None };
-    let write_record =
-        async |catalog: &Catalog| catalog.fenced(fence.clone()).record_sweep(record.clone()).await;
-    failing.fail_each_call(write_record).await;
-    let release =
-        async |catalog: &Catalog| catalog.fenced(fence.clone()).release_sweep(Some(NOW + DAY)).await;
-    failing.fail_each_call(release).await;
+    let record = SweepRecord {
+        name: NAME,
+        effect: RunEffect::StillIdle,
+        started_at: NOW,
+        ended_at: NOW,
+        result: Some("{}".into()),
+        ..SweepRecord::default()
+    };
+    failing.fail_each_call(async |catalog| catalog.record_sweep(record.clone()).await).await;
+    let end = async |catalog: &Catalog| {
+        catalog.fenced(fence.clone()).end_sweep(record.clone(), Some(NOW + DAY)).await
+    };
+    failing.fail_each_call(end).await;
     failing.fail_each_call(async |catalog| catalog.advance_sweep(NAME, NOW + DAY, NOW + HOUR).await).await;
+}
+
+async fn db_with_runs(db: &TestDb) {
+    let runs: Vec<String> = (0..105)
+        .map(|n| format!("('{n:03}', '{}', 0, {}, 0, '', 'host-1', 1)", sweeping::NAME, ended_at(n)))
+        .collect();
+    db.sql(&format!(
+        "INSERT INTO sweep_runs (id, sweep, started_at, ended_at, dry_run, started_by, instance, idle) VALUES {}",
+        runs.join(", ")
+    ))
+    .await;
+}
+
+fn ended_at(n: usize) -> &'static str {
+    if n == 104 { "NULL" } else { "1" }
 }
 
 async fn orphan_scans(failing: &mut FailingCatalog<'_>) {
     let kept = confirmed(&failing.db.catalog, ADA, 1).await;
     let range = ScanRange::new(0, "uploads/", "uploads/".into(), end_of_folder("uploads/"));
-    let begin = async |catalog: &Catalog| catalog.begin_scan("premise", vec![range.clone()], NOW).await;
+    let begin =
+        async |catalog: &Catalog| catalog.begin_scan("premise", false, vec![range.clone()], NOW).await;
     let scan = failing.fail_each_call(begin).await;
     let progress = ScanProgress {
         scan: scan.id.clone(),
@@ -467,44 +488,10 @@ async fn orphan_scans(failing: &mut FailingCatalog<'_>) {
     };
     failing.fail_each_call(async |catalog| catalog.advance_scan(progress.clone()).await).await;
     assert!(failing.fail_each_call(async |catalog| catalog.finish_range(&scan.id, 0, 100).await).await);
-    failing.fail_each_call(async |catalog| catalog.queue_orphans(&scan.id, "", 100, NOW).await).await;
+    let queue = async |catalog: &Catalog| catalog.queue_orphans(&scan.id, "", 100, "a sweep", NOW).await;
+    assert_eq!(failing.fail_each_call(queue).await.queued, 1);
     let end = async |catalog: &Catalog| catalog.end_scan(&scan.id, Some("many".into()), NOW).await;
     failing.fail_each_call(end).await;
-}
-
-async fn service_keys(failing: &mut FailingCatalog<'_>) {
-    let key = service_key("01", NOW);
-    assert!(failing.fail_each_call(async |catalog| catalog.create_service_key(key.clone()).await).await);
-    let uses = vec![KeyUse { id: key.id.clone(), at: NOW }];
-    failing.fail_each_call(async |catalog| catalog.record_key_uses(uses.clone(), NOW).await).await;
-    let revoked = failing.fail_each_call(async |catalog| catalog.revoke_service_key("01", LATER).await).await;
-    assert_eq!(revoked.and_then(|key| key.revoked_at), Some(LATER));
-    let late = NOW + 1_000 * DAY;
-    assert_eq!(failing.fail_each_call(async |catalog| catalog.purge_service_keys(late, 10).await).await, 1);
-}
-
-/// The line of the log and its change are committed together, or neither is.
-async fn audit_log(failing: &mut FailingCatalog<'_>) {
-    let entry = AuditEntry {
-        at: NOW,
-        actor: "operator:ann".into(),
-        action: "quota-limit-set",
-        tenant: Some(tenant("audited")),
-        subject: "audited".into(),
-        detail: "{}".into(),
-    };
-    let lines =
-        async || failing.db.catalog.audit_log(Some(&tenant("audited")), None, 10).await.expect("read");
-    assert_eq!(lines().await, []);
-    let set =
-        async |catalog: &Catalog| catalog.audited(entry.clone()).set_limit(&tenant("audited"), 1_000).await;
-    failing.fail_each_call(set).await;
-    let written = failing.db.catalog.audit_log(Some(&tenant("audited")), None, 10).await.expect("read");
-    let [line] = written.as_slice() else { panic!("one line, not {written:?}") };
-    assert_eq!((line.actor.as_str(), line.action.as_str()), ("operator:ann", "quota-limit-set"));
-    assert_eq!(failing.db.catalog.audit_log(None, Some(&line.id), 10).await.expect("read"), []);
-    failing.fail_each_call(async |catalog| catalog.log_action(entry.clone()).await).await;
-    assert_eq!(failing.fail_each_call(async |catalog| catalog.purge_audit_log(LATER, 10).await).await, 2);
 }
 
 async fn purging(failing: &mut FailingCatalog<'_>) {
@@ -532,7 +519,7 @@ async fn purging(failing: &mut FailingCatalog<'_>) {
     assert!(failing.fail_each_call(async |catalog| catalog.purge_expired_keys(late, 10).await).await > 0);
     assert!(failing.fail_each_call(async |catalog| catalog.purge_outcomes(late).await).await > 0);
     let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");
-    let aborted = AbortedUpload { key, file: None };
+    let aborted = AbortedUpload { key, file: None, ordered_by: "a sweep" };
     failing.fail_each_call(async |catalog| catalog.log_aborted_upload(aborted.clone(), NOW).await).await;
     assert!(failing.fail_each_call(async |catalog| catalog.purge_deletion_log(late, 10).await).await > 0);
     assert!(failing.fail_each_call(async |catalog| catalog.purge_zero_counters(3).await).await > 0);

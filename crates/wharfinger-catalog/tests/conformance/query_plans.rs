@@ -146,6 +146,13 @@ fn backlog(db: &TestDb) -> Vec<String> {
             ));
         }
     }
+    for (kind, at) in [(0, past), (1, later)] {
+        statements.push(format!(
+            "INSERT INTO deletion_log (id, key, objects, size, reason, tenant_id, file_id, deleted_at) \
+             SELECT {id}, 'uploads/crowd/u/' || n, 1, 1, 'deleted', 'crowd', {id}, {at} FROM numbers",
+            id = id(kind)
+        ));
+    }
     statements.push(format!(
         "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
          SELECT {}, 'crowd', 'u', 'file-ready', 'm', '{{}}', 1 FROM numbers",
@@ -347,6 +354,8 @@ async fn lists(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
         meter.record("dead_letters");
         catalog.pending_cleanups(scope, None, 10).await.expect("read");
         meter.record("pending_cleanups");
+        catalog.deletions(scope, NOW, None, 10).await.expect("read");
+        meter.record("deletions");
         catalog.stuck_files(scope, (now, now), None, 10).await.expect("read");
         meter.record("stuck_files");
         catalog.status_counts(scope).await.expect("read");

@@ -434,6 +434,7 @@ pub(super) async fn a_recovery_under_a_lost_sweep_lease_changes_nothing(db: &Tes
         now,
         lease_ms: SECOND,
         only_if_due: true,
+        start: wharfinger_catalog::RunStart::default(),
     };
     let mut fences = Vec::new();
     for now in [NOW, OVERDUE] {

@@ -47,8 +47,12 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
             other => failed(other),
         })?;
     // After Ctrl-C the sweep ends at the next safe point.
-    let manual =
-        ManualRun { is_dry_run: arguments.dry_run, stop: cancelled_by_ctrl_c()?, ..ManualRun::default() };
+    let manual = ManualRun {
+        by: "command line".into(),
+        is_dry_run: arguments.dry_run,
+        stop: cancelled_by_ctrl_c()?,
+        ..ManualRun::default()
+    };
     let ran = tokio::select! {
         ran = run_now(&app.uploads, sweep, &manual) => ran,
         () = print_progress(sweep, &manual, arguments.json) => unreachable!("it never ends by itself"),

@@ -45,7 +45,7 @@ pub(super) async fn trigger(
     };
     let audited = app.core.catalog.audited(action.by(&caller, now));
     audited.retry_cleanups_now(&scope, now).await.map_err(VerbError::from)?;
-    Ok(Json(run_cleanups_in(&app.core, &scope).await?))
+    Ok(Json(run_cleanups_in(&app.core, &scope, &caller.actor()).await?))
 }
 
 /// Count pending cleanups

@@ -10,6 +10,7 @@ mod batches;
 mod blobs;
 mod connection_slots;
 mod dashboard;
+mod deletions;
 mod dlq;
 mod events;
 mod extract;
@@ -27,6 +28,7 @@ mod server;
 mod session;
 mod stream;
 mod stuck;
+mod sweep_runs;
 mod sweeps;
 mod wire;
 mod workers;
@@ -82,8 +84,11 @@ const VERB_TIMEOUT: Duration = Duration::from_secs(60);
 /// A sweep may check every file; a manual run answers with its result.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(6 * 3_600);
 const SEARCH: &str = "/api/v2/search";
-const SWEEP_RUNS: [&str; 2] =
-    ["/api/v2/maintenance/sweeps/{name}/run", "/api/v1/maintenance/cleanup/trigger"];
+const SWEEP_RUNS: [&str; 3] = [
+    "/api/v2/maintenance/sweeps/{name}/run",
+    "/api/v2/uploads/orphans/scan",
+    "/api/v1/maintenance/cleanup/trigger",
+];
 
 #[derive(OpenApi)]
 #[openapi(
@@ -158,6 +163,7 @@ fn api_routes() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(session::get))
         .routes(routes!(policy::get, policy::set))
         .routes(routes!(orphans::get))
+        .routes(routes!(orphans::scan))
         .routes(routes!(maintenance::trigger))
         .routes(routes!(maintenance::status))
         .routes(routes!(maintenance::pending))
@@ -166,6 +172,8 @@ fn api_routes() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(stream::get))
         .routes(routes!(sweeps::list))
         .routes(routes!(sweeps::run))
+        .routes(routes!(sweep_runs::list))
+        .routes(routes!(deletions::list))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))

@@ -37,6 +37,15 @@ pub struct Outcome {
     pub exhausted: u64,
 }
 
+impl std::ops::AddAssign for Outcome {
+    fn add_assign(&mut self, other: Outcome) {
+        self.attempted += other.attempted;
+        self.done += other.done;
+        self.failed += other.failed;
+        self.exhausted += other.exhausted;
+    }
+}
+
 /// Runs the due cleanups of a scope.
 pub async fn run(core: &Core, lease: &SweepLease, scope: &Scope) -> Result<Outcome, VerbError> {
     if lease.is_dry_run() {

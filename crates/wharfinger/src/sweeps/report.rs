@@ -31,16 +31,16 @@ impl Report {
     }
 
     /// Logs the end of a run, with the result as fields.
-    pub(super) fn log_end(&self, job: &str, duration_ms: i64, error: Option<&str>) {
+    pub(super) fn log_end(&self, job: &str, dry_run: bool, duration_ms: i64, error: Option<&str>) {
         /// At the level of its outcome.
         macro_rules! finished {
             ($($field:tt)*) => {
                 match error {
                     Some(error) => tracing::error!(
-                        job, durationMs = duration_ms, error, action = "finished", $($field)*, "sweep finished with errors"
+                        job, dryRun = dry_run, durationMs = duration_ms, error, action = "finished", $($field)*, "sweep finished with errors"
                     ),
                     None => tracing::info!(
-                        job, durationMs = duration_ms, action = "finished", $($field)*, "sweep finished"
+                        job, dryRun = dry_run, durationMs = duration_ms, action = "finished", $($field)*, "sweep finished"
                     ),
                 }
             };

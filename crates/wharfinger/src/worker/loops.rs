@@ -20,7 +20,7 @@ use crate::pipeline::stage_workers::{SEEN_EVERY_MS, see_own_stages};
 use crate::quota::refunds;
 use crate::roles::ProcessRole;
 use crate::store::{self, StoreState};
-use crate::sweeps::{self, Sweep, SweepLease};
+use crate::sweeps::{self, ReaperRun, Sweep};
 use crate::uploads::init::CHECK_QUEUE;
 
 /// Upper limits for each sleep, because another process may have enqueued something earlier.
@@ -120,25 +120,19 @@ pub(super) async fn wakeups_from_others(app: Arc<App>, stop: CancellationToken) 
 
 /// Runs the pending cleanups when they are due, or when it is woken.
 pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
+    let mut runs = ReaperRun::default();
     while !stop.is_cancelled() {
         let now = app.core.clock.now();
         let due_at = match app.core.catalog.next_cleanup_at().await {
             Ok(at) => at,
             Err(_) => Some(now + ERROR_PAUSE_MS),
         };
-        if due_at.is_some_and(|at| at <= now)
-            && let Ok(report) = sweeps::run_unleased(
-                &app.uploads,
-                Sweep::PendingCleanups,
-                &SweepLease::unleased(&app.core).with_stop(&stop),
-            )
-            .await
-            && !report.is_quiet()
-        {
+        if due_at.is_some_and(|at| at <= now) && runs.step(&app.core, &stop).await {
             // Deletes come in bursts: wait a moment, so that one batch takes many of them.
             tokio::time::sleep(REAPER_BATCH_WAIT).await;
             continue;
         }
+        runs.pause(&app.core).await;
         // A cleanup that is due but was not claimed is leased by another process, or the catalog does not answer.
         let at = due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + REAPER_PAUSE_MS_MAX);
         tokio::select! {
@@ -147,6 +141,7 @@ pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
             () = stop.cancelled() => {}
         }
     }
+    runs.record(&app.core).await;
 }
 
 /// Runs one sweep on its schedule. Of several sweepers, the first to claim the lease runs it. The others check again at

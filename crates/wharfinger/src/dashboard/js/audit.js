@@ -13,7 +13,7 @@ const ACTIONS = {
   "file-released": "File released from quarantine",
   "dead-letter-discarded": "Failed file removed from the list",
   "cleanups-triggered": "Deletes retried",
-  "sweep-started": "Sweep started by hand",
+  "sweep-requested": "Sweep started by hand",
 };
 
 function detail(entry) {

@@ -31,7 +31,7 @@ fn a_healthy_installation_passes_every_check() {
     assert_eq!(names, ["settings", "tokens", "catalog", "blobs", "search", "audit", "cleanups", "stages"]);
     assert_eq!(failed_checks(&ran), Vec::<String>::new());
     let plain = place.run(&["doctor"]).expect(0).stdout;
-    assert_eq!(plain.lines().filter(|line| line.starts_with("ok ")).count(), 7, "{plain}");
+    assert_eq!(plain.lines().filter(|line| line.starts_with("ok ")).count(), 8, "{plain}");
 }
 
 /// If doctor created a database or a store on an unmounted mount point, it would later pass for the real one.

@@ -20,7 +20,9 @@ async fn changes_of_operators_and_admins_are_listed(database: Database) {
     let operator = server.as_user("ops", "olga", Role::Operator);
     let admin = server.as_user("t", "adam", Role::Admin);
     operator.put("/api/v2/tenants/t/quota", json!({ "limit": 5_000 })).await.expect(200);
+    env.advance(1);
     operator.put("/api/v2/tenants/u/policy", json!({ "allowedTypes": ["image/*"] })).await.expect(200);
+    env.advance(1);
     admin.post("/api/v1/maintenance/cleanup/trigger", json!({})).await.expect(200);
     // What is refused is no change.
     admin.put("/api/v2/tenants/t/quota", json!({ "limit": 1 })).await.expect_problem(403, "forbidden");
@@ -36,8 +38,8 @@ async fn changes_of_operators_and_admins_are_listed(database: Database) {
     assert_eq!(entries(&admin).await, [trigger, limit], "an admin sees its tenant");
     server.me().get(LOG).await.expect_problem(403, "forbidden");
     let log = operator.get(&format!("{LOG}?limit=1")).await.expect(200);
-    let next = operator.get(&format!("{LOG}?limit=2&cursor={}", log["nextCursor"].as_str().expect("more")));
-    let next = next.await.expect(200);
+    let path = format!("{LOG}?limit=2&cursor={}", log["nextCursor"].as_str().expect("more"));
+    let next = operator.get(&path).await.expect(200);
     assert_eq!(
         next["entries"][0]["detail"],
         json!({ "allowedTypes": "image/*", "maxFileSizeBytes": null,
