@@ -53,9 +53,9 @@ await scenario(async ({ open }) => {
   // The log of deleted objects says why, and can be narrowed to a time.
   const log = page.locator('[data-key="deletions"] tbody tr');
   await log.filter({ hasText: stray }).filter({ hasText: "orphan-cleanup" }).waitFor();
-  const asked = page.waitForResponse((response) => response.url().includes("/maintenance/deletions?since=1970"));
+  const answered = page.waitForResponse((response) => response.url().includes("/maintenance/deletions?since=1970"));
   await page.selectOption("#deletions-since", "all");
-  await asked;
+  await answered;
   await log.first().waitFor();
   await window.checkAccessibility("the log of deleted objects");
 

@@ -152,7 +152,7 @@ export const runNow = (sweep, kind = "", label = "Run now") => runSweep(sweep, f
 export const dryRun = (sweep) => runSweep(sweep, true, "quiet", "Dry run");
 
 export const scanOrphans = () => actionButton({
-  key: "scan-orphans", label: "Scan now", describe: "Scan for orphans now",
+  key: "scan-orphans", label: "Scan now", describe: "Scan now for orphans",
   dialog: {
     title: "Scan the store for orphans now?",
     text: ["The whole store is compared with the catalog. Nothing is deleted.", "Afterwards this page shows what the next cleanup would delete. The cleanup checks each object again."],
