@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, LeasedStageJob,
-    MoveQuota, NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration, RunEffect,
-    ScanProgress, ScanRange, Scope, StageEndContext, SweepClaim, SweepClaimOutcome, SweepRecord,
+    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, 
+    LeasedStageJob, MoveQuota, NewJob, QuotaOwner, Recovery, RedriveOutcome, Registration, Scope,
+    StageEndContext,
 };
 use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::key::{ObjectKey, end_of_folder};
+use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::stage::Stage;
@@ -26,12 +26,13 @@ use super::failing_catalog::{FailingCatalog, short};
 use super::query_plans::full_scans;
 use super::sample::{
     CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, WORK, claim, committed, confirm,
-    confirmed, deleted, file_of, new_job, pin, registered, registration, tenant, with_key,
+    deleted, file_of, new_job, pin, registered, registration, tenant, with_key,
 };
 use super::searching::{embedded, some_vectors};
 use super::source_files::source_files;
+use super::sweep_writes::{orphan_scans, sweeps};
 use super::test_db::{TestDb, dump_at, open};
-use super::{service_keys, stages, sweeping};
+use super::{service_keys, stages};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const LATER: i64 = NOW + 10 * SECOND;
@@ -427,71 +428,6 @@ async fn quotas_and_facts(failing: &mut FailingCatalog<'_>) {
     failing.fail_each_call(async |catalog| catalog.get_or_set_fact("mark", "1").await).await;
     failing.fail_each_call(async |catalog| catalog.set_fact("mark", "2").await).await;
     failing.fail_each_call(async |catalog| catalog.increment_fact("mark").await).await;
-}
-
-async fn sweeps(failing: &mut FailingCatalog<'_>) {
-    const NAME: &str = sweeping::NAME;
-    let asked = SweepClaim { only_if_due: false, lease_ms: LEASE, ..sweeping::claim_at(NOW) };
-    // A run whose process was lost, and more runs than are kept.
-    db_with_runs(failing.db).await;
-    let answer = failing.fail_each_call(async |catalog| catalog.claim_sweep(asked.clone()).await).await;
-    let SweepClaimOutcome::Leased(fence) = answer else { panic!("{answer:?}") };
-    let extend = async |catalog: &Catalog| catalog.fenced(fence.clone()).extend_sweep(NOW + 2 * LEASE).await;
-    failing.fail_each_call(extend).await;
-    let record = SweepRecord {
-        name: NAME,
-        effect: RunEffect::StillIdle,
-        started_at: NOW,
-        ended_at: NOW,
-        result: Some("{}".into()),
-        ..SweepRecord::default()
-    };
-    failing.fail_each_call(async |catalog| catalog.record_sweep(record.clone()).await).await;
-    let end = async |catalog: &Catalog| {
-        catalog.fenced(fence.clone()).end_sweep(record.clone(), Some(NOW + DAY)).await
-    };
-    failing.fail_each_call(end).await;
-    failing.fail_each_call(async |catalog| catalog.advance_sweep(NAME, NOW + DAY, NOW + HOUR).await).await;
-}
-
-async fn db_with_runs(db: &TestDb) {
-    let runs: Vec<String> = (0..105)
-        .map(|n| format!("('{n:03}', '{}', 0, {}, 0, '', 'host-1', 1)", sweeping::NAME, ended_at(n)))
-        .collect();
-    db.sql(&format!(
-        "INSERT INTO sweep_runs (id, sweep, started_at, ended_at, dry_run, started_by, instance, idle) VALUES {}",
-        runs.join(", ")
-    ))
-    .await;
-}
-
-fn ended_at(n: usize) -> &'static str {
-    if n == 104 { "NULL" } else { "1" }
-}
-
-async fn orphan_scans(failing: &mut FailingCatalog<'_>) {
-    let kept = confirmed(&failing.db.catalog, ADA, 1).await;
-    let range = ScanRange::new(0, "uploads/", "uploads/".into(), end_of_folder("uploads/"));
-    let begin =
-        async |catalog: &Catalog| catalog.begin_scan("premise", false, vec![range.clone()], NOW).await;
-    let scan = failing.fail_each_call(begin).await;
-    let progress = ScanProgress {
-        scan: scan.id.clone(),
-        ordinal: 0,
-        from: "uploads/".into(),
-        to: end_of_folder("uploads/"),
-        listed: 10,
-        foreign: 1,
-        found: vec![OrphanBlob { key: "uploads/stray".into(), size: 7, modified_at: NOW }],
-        missing: vec![kept.key.to_string()],
-        now: NOW,
-    };
-    failing.fail_each_call(async |catalog| catalog.advance_scan(progress.clone()).await).await;
-    assert!(failing.fail_each_call(async |catalog| catalog.finish_range(&scan.id, 0, 100).await).await);
-    let queue = async |catalog: &Catalog| catalog.queue_orphans(&scan.id, "", 100, "a sweep", NOW).await;
-    assert_eq!(failing.fail_each_call(queue).await.queued, 1);
-    let end = async |catalog: &Catalog| catalog.end_scan(&scan.id, Some("many".into()), NOW).await;
-    failing.fail_each_call(end).await;
 }
 
 async fn purging(failing: &mut FailingCatalog<'_>) {

@@ -48,6 +48,7 @@ mod source_files;
 mod stage_outputs;
 mod stages;
 mod sweep_history;
+mod sweep_writes;
 mod sweeping;
 mod test_db;
 mod tombstones;

@@ -375,6 +375,9 @@ async fn lists(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
         while candidates.next_page().await.expect("read").is_some() {}
         meter.record("candidates");
     }
+    let quiet = Scope::Tenant(tenant("without deletes"));
+    catalog.deletions(&quiet, 0, None, 10).await.expect("read");
+    meter.record("deletions of a quiet tenant");
     catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
     meter.record("notifications");
     catalog.quotas("", 10, LIMIT).await.expect("read");

@@ -134,7 +134,7 @@ function storeProblems() {
   return [{
     key: "missing", kind: "bad", href: "#/maintenance",
     title: missing === 1 ? "The bytes of 1 file are missing" : `The bytes of ${number(missing)} files are missing`,
-    detail: `“${live.orphans.missingBlobs.samples[0]?.fileName}” is in the catalog, but its object is not in the store. Restore the object from a backup, or delete the file.`,
+    detail: `“${live.orphans.missingBlobs.details[0]?.fileName}” is in the catalog, but its object is not in the store. Restore the object from a backup, or delete the file.`,
   }];
 }
 

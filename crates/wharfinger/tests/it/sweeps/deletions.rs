@@ -32,7 +32,7 @@ async fn each_delete_names_its_reason_and_its_sweep(database: Database) {
     };
     let start = "2025-06-15T15:06:40.000Z";
     let of_owner = line(format!("uploads/t/u/{mine}"), 5, "deleted", Value::Null, "user:u", &mine, start);
-    assert_eq!(log(&operator, "").await, [of_owner.clone()]);
+    assert_eq!(log(&operator, "").await, std::slice::from_ref(&of_owner));
 
     env.advance(HOUR_MS);
     plant(&env, &unknown_key(1), 2 * DAY_MS);
