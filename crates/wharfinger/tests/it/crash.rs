@@ -222,10 +222,15 @@ async fn run_sweep(server: &TestApp, sweep: Sweep) -> Option<Answer> {
 
 /// The grant of an earlier server with the address of this one.
 fn on_this_server(grant: &serde_json::Value, server: &TestApp) -> serde_json::Value {
+    let here = |url: &serde_json::Value| {
+        let path = url.as_str().expect("an upload URL").split_once("/blobs/").expect("a local URL").1;
+        serde_json::Value::from(format!("{}/blobs/{path}", server.url))
+    };
     let mut grant = grant.clone();
-    let url = grant["uploadUrl"].as_str().expect("an upload URL");
-    let path = url.split_once("/blobs/").expect("a local URL").1;
-    grant["uploadUrl"] = format!("{}/blobs/{path}", server.url).into();
+    match grant["multipart"]["parts"].as_array_mut() {
+        Some(parts) => parts.iter_mut().for_each(|part| part["url"] = here(&part["url"])),
+        None => grant["uploadUrl"] = here(&grant["uploadUrl"]),
+    }
     grant
 }
 
@@ -510,11 +515,35 @@ mod s3 {
     }
 }
 
-mod s3_in_parts {
+/// Every file above one byte is uploaded in parts, and orphaned uploads have no grace period.
+const IN_PARTS: [(&str, &str); 2] = [("MULTIPART_THRESHOLD_BYTES", "1"), ("ORPHAN_BLOB_GRACE_MS", "0")];
+
+/// On local disk each step of a part and of its completion can fail.
+mod disk_in_parts {
     use super::*;
 
-    /// Every file above one byte is uploaded in parts, and orphaned uploads have no grace period.
-    const IN_PARTS: [(&str, &str); 2] = [("MULTIPART_THRESHOLD_BYTES", "1"), ("ORPHAN_BLOB_GRACE_MS", "0")];
+    macro_rules! every_operation_on_disk {
+        ($($name:ident: $operation:ident),* $(,)?) => {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                hit_every_call(Op::$operation, &TestEnv::with(Database::Sqlite, &IN_PARTS)).await;
+            })*
+        };
+    }
+
+    every_operation_on_disk! {
+        init_with_key: InitWithKey,
+        put: Put,
+        confirm: Confirm,
+        reissue: Reissue,
+        delete_registered: DeleteRegistered,
+        reclaim: Reclaim,
+        run_cleanups: RunCleanups,
+    }
+}
+
+mod s3_in_parts {
+    use super::*;
 
     every_operation_on_s3! {
         &IN_PARTS;
