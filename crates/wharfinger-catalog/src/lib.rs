@@ -77,7 +77,7 @@ pub use sweep_runs::{RUN_LOST, RecordedRun, RunEffect, RunStart, SWEEP_RUNS_KEPT
 pub use sweeps::{Fence, SweepClaim, SweepClaimOutcome, SweepRecord, SweepState};
 pub use unreadable::{Table, UnreadableRow};
 
-use database::connect::ReconnectTimer;
+use database::connect::{ReconnectTimer, without_maintenance};
 use database::sql::{Arg, Tx, TxConnection, args};
 use database::writer::{AnyWrite, Write, WriteExecution, Writer};
 use wharfinger_calls::faults::Faults;
@@ -228,12 +228,12 @@ impl Catalog {
             CatalogUrl::Sqlite(path) => {
                 let connection = open_sqlite_writer(path).await?;
                 let writer = Writer::start(connection, sqlite_options(path), options.faults.clone());
-                let readers = SqlitePoolOptions::new()
+                let readers = without_maintenance(SqlitePoolOptions::new())
                     .max_connections(options.connections_max.clamp(1, 8))
                     .acquire_timeout(Duration::from_secs(10))
                     .connect_with(sqlite_options(path).read_only(true))
                     .await?;
-                let health = SqlitePoolOptions::new()
+                let health = without_maintenance(SqlitePoolOptions::new())
                     .max_connections(1)
                     .acquire_timeout(Duration::from_secs(10))
                     .connect_lazy_with(sqlite_options(path).read_only(true));

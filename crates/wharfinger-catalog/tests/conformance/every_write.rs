@@ -6,9 +6,8 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, 
-    LeasedStageJob, MoveQuota, NewJob, QuotaOwner, Recovery, RedriveOutcome, Registration, Scope,
-    StageEndContext,
+    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, LeasedStageJob,
+    MoveQuota, NewJob, QuotaOwner, Recovery, RedriveOutcome, Registration, Scope, StageEndContext,
 };
 use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tracing_subscriber::fmt::MakeWriter;
 use wharfinger::core::Role;
 
-use crate::pipeline::EICAR;
+use crate::pipeline::eicar;
 use crate::test_app::{Client, Database, METRICS, TestEnv};
 use crate::uploads::id;
 
@@ -79,14 +79,16 @@ async fn everything_tells_the_same_story() {
 
     // The evening: one file is ready, one is infected.
     me.enqueue("good.txt", b"fine").await;
-    let infected = me.enqueue("infected.com", EICAR.as_bytes()).await;
+    let infected = me.enqueue("infected.com", &eicar()).await;
     let undeletable = me.enqueue("undeletable.txt", b"stays").await;
     server.settle().await;
     assert_eq!(me.file(&infected).await["status"], "quarantined");
     // A file loses its job, a batch loses its client, a delete fails, and two objects have no file.
     let stuck = me.enqueue("stuck.txt", b"where is my job").await;
-    env.execute("DELETE FROM jobs WHERE file_id = (SELECT id FROM files WHERE file_name = 'stuck.txt')").await;
-    let files = json!({ "files": [{ "fileName": "kept.txt", "size": 4 }, { "fileName": "lost.txt", "size": 9 }] });
+    env.execute("DELETE FROM jobs WHERE file_id = (SELECT id FROM files WHERE file_name = 'stuck.txt')")
+        .await;
+    let files =
+        json!({ "files": [{ "fileName": "kept.txt", "size": 4 }, { "fileName": "lost.txt", "size": 9 }] });
     let batch = me.post("/api/v2/batches", files).await.expect(201);
     server.put_bytes(&batch["files"][0], b"kept").await.expect(200);
     let (kept, lost) = (id(&batch["files"][0]), id(&batch["files"][1]));
@@ -140,7 +142,9 @@ async fn everything_tells_the_same_story() {
         let is_shown = |line: &Value| match sweep {
             "stuck-file-recovery" => line["reEnqueued"] == 1 && line["totalStuck"] == 1,
             "batch-timeout" => line["rescued"] == 1 && line["deletedFiles"] == 1,
-            _ => line["orphanBlobs.total"] == 1 && line["orphanBlobs.foreign"] == 1 && line["dryRun"] == false,
+            _ => {
+                line["orphanBlobs.total"] == 1 && line["orphanBlobs.foreign"] == 1 && line["dryRun"] == false
+            }
         };
         assert_eq!(finished.filter(is_shown).count(), 1, "{sweep}: {:#?}", log.lines("sweep finished"));
     }
@@ -165,7 +169,8 @@ async fn everything_tells_the_same_story() {
         .collect();
     deleted.sort_by_key(Value::to_string);
     let lost_key = format!("uploads/{TENANT}/u/{lost}");
-    let mut all = [json!([key, "orphan_blob", "orphan-cleanup"]), json!([lost_key, "reclaimed", "batch-timeout"])];
+    let mut all =
+        [json!([key, "orphan_blob", "orphan-cleanup"]), json!([lost_key, "reclaimed", "batch-timeout"])];
     all.sort_by_key(Value::to_string);
     assert_eq!(deleted, all);
     let mut logged: Vec<Value> =
