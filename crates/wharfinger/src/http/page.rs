@@ -46,6 +46,7 @@ const ASSETS: &[Asset] = &[
     script!("action_button.js"),
     script!("actions.js"),
     script!("api.js"),
+    script!("audit.js"),
     script!("charts.js"),
     script!("deletions.js"),
     script!("dom.js"),
