@@ -145,6 +145,7 @@ call 200 PUT "/api/v2/tenants/suite-$$/policy" -d '{"allowedTypes":["image/*"],"
 get "/api/v2/tenants/suite-$$/policy"; has 'image/*'
 get "/api/v2/tenants?limit=1000"; has "\"tenant\":\"$TENANT\""
 get "/api/v2/keys?limit=100"
+get "/api/v2/maintenance/audit?limit=100"; has '"entries":'
 get /api/v2/session; has "\"role\":\"operator\""
 
 say "Files of another user answer 404"

@@ -2,13 +2,16 @@
 //! process that lost the lease.
 
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
+use crate::OutboxTargets;
 use crate::database::sql::{Row, Tx, args};
 use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::leases::engine::{self, Claim};
 use crate::leases::tables::SWEEPS;
+use crate::outbox::lines;
 use crate::sweep_runs::{self, RunEffect, RunStart};
 use crate::unreadable::Table;
 
@@ -96,12 +99,33 @@ impl Fence {
 
 impl SweepRecord {
     /// Writes the end of a run; `run` is its row in the history, if it has one.
-    async fn write_end(&self, tx: &mut Tx<'_>, run: Option<&str>) -> Result<(), CatalogError> {
+    async fn write_end(
+        &self,
+        tx: &mut Tx<'_>,
+        run: Option<&str>,
+        targets: OutboxTargets,
+    ) -> Result<(), CatalogError> {
         // The last run of a sweep is one that did all its work.
         if !self.start.is_dry_run && !self.is_stopped {
+            if targets.slack {
+                self.alert_first_error(tx).await?;
+            }
             self.write_last_run(tx).await?;
         }
         sweep_runs::close(tx, run, self).await
+    }
+
+    /// Only the first of several runs with errors is reported, because some sweeps run every minute.
+    async fn alert_first_error(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
+        let Some(error) = &self.error else { return Ok(()) };
+        let row = tx.row("SELECT last_error FROM sweeps WHERE name = $1", args![self.name]).await?;
+        let before = row.map_or(Ok(None), |row| row.maybe_text("last_error"))?;
+        if before.is_none() {
+            let message =
+                format!("The sweep {} had errors: {}", self.name, clip(error, ERROR_TEXT_BYTES_MAX));
+            lines::alert(tx, message, self.ended_at).await?;
+        }
+        Ok(())
     }
 
     async fn write_last_run(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
@@ -125,11 +149,17 @@ impl SweepRecord {
     }
 }
 
-impl Write for SweepRecord {
+/// Records a run that had no lease.
+struct RecordRun {
+    record: SweepRecord,
+    targets: OutboxTargets,
+}
+
+impl Write for RecordRun {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
-        self.write_end(tx, None).await?;
+        self.record.write_end(tx, None, self.targets).await?;
         Ok(TxOutcome::Commit(()))
     }
 }
@@ -189,6 +219,7 @@ struct EndRun {
     fence: Fence,
     record: SweepRecord,
     next_run_at: Option<UnixMs>,
+    targets: OutboxTargets,
 }
 
 impl Write for EndRun {
@@ -196,7 +227,7 @@ impl Write for EndRun {
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
         let Fence { sweep, number, run } = &self.fence;
-        self.record.write_end(tx, Some(run)).await?;
+        self.record.write_end(tx, Some(run), self.targets).await?;
         let held = "name = $2 AND lease_token = $3";
         engine::release(tx, &SWEEPS, held, self.next_run_at, &[], args![*sweep, *number]).await?;
         Ok(TxOutcome::Commit(()))
@@ -240,7 +271,7 @@ pub(crate) fn decode(row: &Row) -> Result<SweepState, CatalogError> {
 impl Catalog {
     /// Records a run that had no lease.
     pub async fn record_sweep(&self, record: SweepRecord) -> Result<(), CatalogError> {
-        self.write(record).await
+        self.write(RecordRun { record, targets: self.rows.targets }).await
     }
 
     /// Leases the sweep if it is due and not leased. Of many callers one gets it.
@@ -265,7 +296,8 @@ impl Catalog {
         record: SweepRecord,
         next_run_at: Option<UnixMs>,
     ) -> Result<(), CatalogError> {
-        self.write(EndRun { fence: self.own_fence()?, record, next_run_at }).await
+        let fence = self.own_fence()?;
+        self.write(EndRun { fence, record, next_run_at, targets: self.rows.targets }).await
     }
 
     fn own_fence(&self) -> Result<Fence, CatalogError> {

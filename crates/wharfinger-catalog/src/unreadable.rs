@@ -35,10 +35,11 @@ pub enum Table {
     SweepRuns,
     Deletions,
     ServiceKeys,
+    AuditLog,
 }
 
 impl Table {
-    pub const ALL: [Table; 13] = [
+    pub const ALL: [Table; 14] = [
         Table::Files,
         Table::Jobs,
         Table::Outbox,
@@ -52,6 +53,7 @@ impl Table {
         Table::SweepRuns,
         Table::Deletions,
         Table::ServiceKeys,
+        Table::AuditLog,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -69,6 +71,7 @@ impl Table {
             Table::SweepRuns => "sweep_runs",
             Table::Deletions => "deletion_log",
             Table::ServiceKeys => "service_keys",
+            Table::AuditLog => "audit_log",
         }
     }
 }
@@ -191,7 +194,7 @@ impl Write for RemoveFromList {
 /// How a row of each table is decoded, and which column has its id.
 type Decoder = fn(&Row) -> Result<(), CatalogError>;
 
-fn decoders() -> [(Table, &'static str, Decoder); 13] {
+fn decoders() -> [(Table, &'static str, Decoder); 14] {
     [
         (Table::Files, "id", |row| crate::files::rows::decode(row).map(drop)),
         (Table::Jobs, "id", |row| crate::jobs::claims::leased(row).map(drop)),
@@ -204,8 +207,9 @@ fn decoders() -> [(Table, &'static str, Decoder); 13] {
         (Table::Deletions, "id", |row| crate::cleanups::deletion_log::decode(row).map(drop)),
         (Table::Quotas, "tenant_id", |row| crate::quota::charges::tenant_of(row).map(drop)),
         (Table::TextParts, "file_id", |row| crate::derived::outputs::decode_part(row).map(drop)),
-        (Table::Chunks, "file_id", crate::derived::chunks::is_readable),
+        (Table::Chunks, "file_id", crate::derived::chunks::check_readable),
         (Table::ServiceKeys, "id", |row| crate::service_keys::decode(row).map(drop)),
+        (Table::AuditLog, "id", |row| crate::audit_log::decode(row).map(drop)),
     ]
 }
 

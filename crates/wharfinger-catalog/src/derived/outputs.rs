@@ -167,9 +167,10 @@ impl Write for AddObjects {
 }
 
 pub(crate) fn decode_part(row: &Row) -> Result<TextPart, CatalogError> {
+    let key = row.text("key")?;
     Ok(TextPart {
-        key: ObjectKey::parse(&row.text("key")?)
-            .map_err(|_| CatalogError::Corrupt("text_parts holds an invalid key".into()))?,
+        key: ObjectKey::parse(&key)
+            .map_err(|_| CatalogError::Corrupt(format!("text_parts has the invalid key {key:?}")))?,
         pin: Pin { etag: row.text("etag")?, version_id: row.maybe_text("object_version")? },
         bytes: row.bytes("bytes")?,
     })

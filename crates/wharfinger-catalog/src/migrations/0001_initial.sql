@@ -150,6 +150,12 @@ CREATE TABLE jobs (
     CHECK (state <> 'leased' OR (lease_until IS NOT NULL AND deadline_at IS NOT NULL))
 );
 
+-- When a worker last asked for jobs of each stage.
+CREATE TABLE stage_workers (
+    stage   TEXT {bytes} PRIMARY KEY,
+    seen_at BIGINT NOT NULL
+);
+
 -- The last rank of each tenant in each queue with a fair order, and in the row of the tenant '' the virtual time.
 CREATE TABLE queue_tenants (
     queue     TEXT {bytes} NOT NULL,
@@ -244,6 +250,18 @@ CREATE TABLE deletion_log (
     tenant_id  TEXT {bytes} NOT NULL,
     file_id    TEXT {bytes} NOT NULL,
     deleted_at BIGINT NOT NULL
+);
+
+-- What operators and admins did.
+CREATE TABLE audit_log (
+    id        TEXT {bytes} PRIMARY KEY,
+    at        BIGINT NOT NULL,
+    actor     TEXT NOT NULL,
+    action    TEXT NOT NULL,
+    tenant_id TEXT {bytes},
+    subject   TEXT NOT NULL,
+    -- A JSON object.
+    detail    TEXT NOT NULL
 );
 
 CREATE TABLE notifications (

@@ -180,7 +180,7 @@ pub(crate) async fn delete_cleaned(tx: &mut Tx<'_>, keys: &[&str]) -> Result<u64
 /// The state of the cleanups of a scan. All orphan cleanups since the start of the scan count as waiting, those of a later
 /// scan included: the rows of orphans belong to the last scan that found them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OrphanCleanups {
+pub struct OrphanCleanupCounts {
     pub queued: u64,
     pub deleted: u64,
     /// Waiting cleanups that failed at least once.
@@ -331,7 +331,7 @@ impl Catalog {
         .await
     }
 
-    pub async fn orphan_cleanups(&self, scan: &str) -> Result<OrphanCleanups, CatalogError> {
+    pub async fn orphan_cleanup_counts(&self, scan: &str) -> Result<OrphanCleanupCounts, CatalogError> {
         let mut reader = self.reader().await?;
         // The reason is part of the text, as in the condition of the index: with a bound value the index is not used.
         let sql = format!(
@@ -340,10 +340,10 @@ impl Catalog {
              WHERE s.id = $1 GROUP BY s.id, s.queued"
         );
         let rows = reader.tx(&self.faults).rows_built(sql, args![scan]).await?;
-        rows.first().map_or(Ok(OrphanCleanups::default()), |row| {
+        rows.first().map_or(Ok(OrphanCleanupCounts::default()), |row| {
             let queued = row.bytes("queued")?;
             let deleted = queued.saturating_sub(row.bytes("waiting")?);
-            Ok(OrphanCleanups { queued, deleted, failed: row.bytes("failed")?.min(queued) })
+            Ok(OrphanCleanupCounts { queued, deleted, failed: row.bytes("failed")?.min(queued) })
         })
     }
 

@@ -6,9 +6,8 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, KeyUse,
-    LeasedStageJob, MoveQuota, NewJob, QuotaOwner, Recovery, RedriveOutcome, Registration, Scope,
-    StageEndContext,
+    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, LeasedStageJob,
+    MoveQuota, NewJob, QuotaOwner, Recovery, RedriveOutcome, Registration, Scope, StageEndContext,
 };
 use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;
@@ -20,6 +19,7 @@ use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput, TextPart};
 use wharfinger_lifecycle::state::Status;
 use wharfinger_lifecycle::tenant_policy::TenantPolicyChange;
 
+use super::audit_log;
 use super::batches::new_batch;
 use super::failing_catalog::{FailingCatalog, short};
 use super::query_plans::full_scans;
@@ -28,11 +28,10 @@ use super::sample::{
     deleted, file_of, new_job, pin, registered, registration, tenant, with_key,
 };
 use super::searching::{embedded, some_vectors};
-use super::service_keys::service_key;
 use super::source_files::source_files;
-use super::stages;
 use super::sweep_writes::{orphan_scans, sweeps};
 use super::test_db::{TestDb, dump_at, open};
+use super::{service_keys, stages};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const LATER: i64 = NOW + 10 * SECOND;
@@ -69,7 +68,8 @@ pub(super) async fn a_failed_write_changes_nothing(db: &TestDb) {
     quotas_and_facts(&mut failing).await;
     sweeps(&mut failing).await;
     orphan_scans(&mut failing).await;
-    service_keys(&mut failing).await;
+    service_keys::fail_writes(&mut failing).await;
+    audit_log::fail_writes(&mut failing).await;
     purging(&mut failing).await;
     let scans = full_scans(db, failing.statements(), &ALLOWED_SCANS).await;
     assert!(scans.is_empty(), "{}", scans.join("\n\n"));
@@ -235,6 +235,8 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
     for _ in 0..10 {
         stages::queued(db, &[Stage::Extract, Stage::Embed]).await;
     }
+    let see = async |catalog: &Catalog| catalog.see_stage_workers(&[Stage::Scan, Stage::Extract], NOW).await;
+    failing.fail_each_call(see).await;
     let take = stages::claim(Stage::Extract, 10, NOW + SECOND);
     let rank = async |catalog: &Catalog| catalog.rank_due(Stage::Extract, NOW + SECOND).await;
     assert_eq!(failing.fail_each_call(rank).await, 10);
@@ -427,17 +429,6 @@ async fn quotas_and_facts(failing: &mut FailingCatalog<'_>) {
     failing.fail_each_call(async |catalog| catalog.increment_fact("mark").await).await;
 }
 
-async fn service_keys(failing: &mut FailingCatalog<'_>) {
-    let key = service_key("01", NOW);
-    assert!(failing.fail_each_call(async |catalog| catalog.create_service_key(key.clone()).await).await);
-    let uses = vec![KeyUse { id: key.id.clone(), at: NOW }];
-    failing.fail_each_call(async |catalog| catalog.record_key_uses(uses.clone(), NOW).await).await;
-    let revoked = failing.fail_each_call(async |catalog| catalog.revoke_service_key("01", LATER).await).await;
-    assert_eq!(revoked.and_then(|key| key.revoked_at), Some(LATER));
-    let late = NOW + 1_000 * DAY;
-    assert_eq!(failing.fail_each_call(async |catalog| catalog.purge_service_keys(late, 10).await).await, 1);
-}
-
 async fn purging(failing: &mut FailingCatalog<'_>) {
     let db = failing.db;
     db.sql("INSERT INTO queue_tenants (queue, tenant_id, last_rank) VALUES ('q', '', 9), ('q', 't', 1)")
@@ -477,7 +468,7 @@ async fn purging(failing: &mut FailingCatalog<'_>) {
         VALUES ('old', 'archive', 't', '{}', 0, 1, 1)",
     )
     .await;
-    let drop = async |catalog: &Catalog| catalog.purge_old_lines(Destination::Archive, 2, 10).await;
+    let drop = async |catalog: &Catalog| catalog.purge_old_outbox_lines(Destination::Archive, 2, 10).await;
     assert_eq!(failing.fail_each_call(drop).await, 1);
 
     let (batch, wanted) = new_batch(ADA, &[10]);

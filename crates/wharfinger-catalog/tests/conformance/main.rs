@@ -2,6 +2,7 @@
 
 mod archiving;
 mod audit_costs;
+mod audit_log;
 mod auditing;
 mod batches;
 mod claiming_cleanups;

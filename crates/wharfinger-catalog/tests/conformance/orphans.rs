@@ -167,7 +167,7 @@ pub(super) async fn an_orphan_has_one_cleanup_and_is_removed_with_it(db: &TestDb
     assert_eq!((settled.done, settled.failed, settled.orphans), (1, 1, 1));
     let stale = db.catalog.record_cleanup_outcomes(outcomes, NOW).await.expect("settled");
     assert_eq!((stale.done, stale.orphans), (0, 0), "an old claim changes nothing");
-    let cleanups = db.catalog.orphan_cleanups(&scan.id).await.expect("read");
+    let cleanups = db.catalog.orphan_cleanup_counts(&scan.id).await.expect("read");
     assert_eq!((cleanups.queued, cleanups.deleted, cleanups.failed), (2, 1, 1));
 
     // The next scan queues no orphan that has a cleanup.

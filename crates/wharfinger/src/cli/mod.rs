@@ -185,7 +185,7 @@ fn catalog_failed(error: CatalogError) -> Failure {
 /// Opens the catalog and updates its schema. Returns also the migration steps that were applied.
 async fn migrated_catalog(settings: &Settings) -> Result<(Catalog, Vec<i64>), Failure> {
     // So that the user sees why the command waits for the database.
-    crate::telemetry::log_to_stderr("warn");
+    crate::telemetry::log_to_stderr("warn", &settings.instance_id);
     std::fs::create_dir_all(&settings.data_dir).map_err(failed)?;
     let catalog = Catalog::open(catalog_options(settings)).await.map_err(catalog_failed)?;
     let applied = catalog.migrate(crate::clock::Clock::system().now()).await.map_err(catalog_failed)?;

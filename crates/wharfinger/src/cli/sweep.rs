@@ -39,7 +39,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     let sweep = Sweep::named(&arguments.name)
         .ok_or_else(|| Failure::Usage(format!("there is no sweep `{}`", arguments.name)))?;
     let settings = Settings::load(flags)?;
-    telemetry::log_to_stderr("info");
+    telemetry::log_to_stderr("info", &settings.instance_id);
     let secrets = prepare_secrets(&settings)?;
     let app =
         App::open_for_command(settings, &secrets, Clock::system()).await.map_err(|error| match error {

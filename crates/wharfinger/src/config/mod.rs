@@ -57,6 +57,16 @@ pub enum WindowPolicy {
     Rescue,
 }
 
+/// Which requests have a line in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessLog {
+    /// Only those that failed by a fault of the server (5xx).
+    None,
+    /// Those that failed.
+    Failed,
+    All,
+}
+
 /// Who may read the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsAccess {
@@ -87,6 +97,7 @@ pub struct Settings {
     pub broker_rabbit: Option<String>,
     pub amqp_delayed_exchange: bool,
     pub jwt_secret: Option<String>,
+    pub access_log: AccessLog,
     pub metrics: MetricsAccess,
     pub metrics_listen: Option<String>,
     /// 0: no limit.
@@ -164,6 +175,7 @@ impl Settings {
             quota_redis_timeout_ms: values.integer("QUOTA_REDIS_TIMEOUT_MS", 1, 30_000)?,
             broker_rabbit: engine_url("WHARFINGER_BROKER_URL", values, &["amqp://", "amqps://"])?,
             amqp_delayed_exchange: boolean("AMQP_DELAYED_EXCHANGE", values)?,
+            access_log: access_log(&values.text("ACCESS_LOG")?)?,
             metrics: metrics_access(values)?,
             metrics_listen: values.get("WHARFINGER_METRICS_LISTEN"),
             connections_per_address: values.integer("WHARFINGER_CONNECTIONS_PER_ADDRESS", 0, 1_000_000)?
@@ -291,6 +303,17 @@ fn cors_origins(list: &str) -> Result<Vec<String>, BadSetting> {
             )),
         })
         .collect()
+}
+
+fn access_log(word: &str) -> Result<AccessLog, BadSetting> {
+    match word {
+        "none" => Ok(AccessLog::None),
+        "failed" => Ok(AccessLog::Failed),
+        "all" => Ok(AccessLog::All),
+        other => {
+            Err(BadSetting::new("ACCESS_LOG", format!("must be `none`, `failed` or `all`, not `{other}`")))
+        }
+    }
 }
 
 /// Open by default only on a loopback address without a separate metrics address.

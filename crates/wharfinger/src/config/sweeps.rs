@@ -24,6 +24,7 @@ pub struct SweepSettings {
     /// None: no limit.
     pub orphan_limit_percent: Option<u8>,
     pub deletion_log_ms: i64,
+    pub audit_log_ms: i64,
 }
 
 impl SweepSettings {
@@ -46,6 +47,7 @@ impl SweepSettings {
                 0 => None,
                 percent => Some(percent as u8),
             },
+            audit_log_ms: (values.integer("AUDIT_LOG_DAYS", 1, DURATION_MS_MAX / DAY_MS)? * DAY_MS) as i64,
             deletion_log_ms: (values.integer("DELETION_LOG_DAYS", 1, DURATION_MS_MAX / DAY_MS)? * DAY_MS)
                 as i64,
         })

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 use wharfinger_catalog::SweepState;
 use wharfinger_lifecycle::UnixMs;
@@ -15,6 +15,7 @@ use super::extract::Body;
 use super::problem::Problem;
 use crate::app::App;
 use crate::clock::rfc3339;
+use crate::core::audit::AuditedAction;
 use crate::core::{Caller, VerbError};
 use crate::sweeps::{ManualRun, Report, Sweep, SweepRunError, run_now};
 
@@ -150,6 +151,19 @@ pub(super) async fn run_by_hand(
     let (by, stop) = (caller.actor(), app.core.draining.clone());
     let manual = ManualRun { by, is_dry_run, stop, ..ManualRun::default() };
     tracing::info!(job = sweep.name(), action = "run-now", dryRun = is_dry_run, by = %caller.user, "sweep started by hand");
+    if !is_dry_run {
+        let action = AuditedAction {
+            name: "sweep-requested",
+            tenant: None,
+            subject: sweep.name().to_owned(),
+            detail: json!({}),
+        };
+        app.core
+            .catalog
+            .log_action(action.by(caller, app.core.clock.now()))
+            .await
+            .map_err(VerbError::from)?;
+    }
     let ran = run_now(&app.uploads, sweep, &manual).await.map_err(|not_run| match not_run {
         SweepRunError::Failed(VerbError::TakenOver) => Problem::new(
             StatusCode::CONFLICT,

@@ -163,6 +163,7 @@ async fn run_under_lease(
 ) -> Result<Report, VerbError> {
     let core = &uploads.core;
     let name = sweep.name();
+    tracing::info!(job = name, action = "started", "sweep started");
     let run = Run { core, sweep, start, started_at: core.clock.now() };
     let outcome = tokio::select! {
         biased;
@@ -255,31 +256,23 @@ impl<'c> Run<'c> {
             Err(error) => (None, Some(error.with_cause())),
         };
         let is_idle = !is_stopped && outcome.as_ref().is_ok_and(Report::is_quiet);
-        if !is_stopped && !start.is_dry_run {
-            let (shown, duration_ms) = (result.as_deref().unwrap_or("{}"), ended_at - started_at);
-            match &error {
-                Some(error) => tracing::error!(
-                    job = name,
-                    error,
-                    result = shown,
-                    durationMs = duration_ms,
-                    "sweep finished with errors"
-                ),
-                None => {
-                    metric::sweep_succeeded(name, ended_at);
-                    match is_idle {
-                        true => tracing::debug!(job = name, durationMs = duration_ms, "sweep found nothing"),
-                        false => {
-                            tracing::info!(
-                                job = name,
-                                result = shown,
-                                durationMs = duration_ms,
-                                "sweep finished"
-                            )
-                        }
-                    }
+        if !is_stopped {
+            let duration_ms = ended_at - started_at;
+            match outcome {
+                Ok(report) => report.log_end(name, start.is_dry_run, duration_ms, error.as_deref()),
+                Err(_) => {
+                    tracing::error!(
+                        job = name,
+                        error,
+                        durationMs = duration_ms,
+                        action = "failed",
+                        "sweep failed"
+                    );
                 }
             }
+        }
+        if !is_stopped && !start.is_dry_run && error.is_none() {
+            metric::sweep_succeeded(name, ended_at);
         }
         let effect = match is_idle {
             false => RunEffect::Some,

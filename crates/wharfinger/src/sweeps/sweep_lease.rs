@@ -143,7 +143,7 @@ impl SweepLease {
                 Err(VerbError::TakenOver) => return VerbError::TakenOver,
                 // The catalog may answer again before the lease expires. If not, the fence blocks further writes.
                 Err(error) => {
-                    tracing::warn!(job = name, error = %error.with_cause(), "cannot extend the lease of a sweep")
+                    tracing::warn!(job = name, error = %error.with_cause(), "cannot extend the lease of a sweep, trying again")
                 }
             }
         }

@@ -16,6 +16,7 @@ use crate::core::VerbError;
 use crate::ingest;
 use crate::notify;
 use crate::pipeline::search;
+use crate::pipeline::stage_workers::{SEEN_EVERY_MS, see_own_stages};
 use crate::quota::refunds;
 use crate::roles::ProcessRole;
 use crate::store::{self, StoreState};
@@ -81,7 +82,7 @@ pub(super) async fn checks_to_broker(app: Arc<App>, stop: CancellationToken) {
         let next_check = tokio::time::Instant::now() + BROKER_PAUSE;
         while !stop.is_cancelled() && tokio::time::Instant::now() < next_check {
             if let Err(error) = messages::relay(&app.core, broker).await {
-                tracing::warn!(job = "checks to broker", error = %error, "cannot publish delayed checks");
+                tracing::warn!(job = "checks to broker", error = %error, "cannot publish delayed checks to RabbitMQ, trying again");
             }
             tokio::select! {
                 () = tokio::time::sleep(RELAY_PAUSE) => {}
@@ -168,6 +169,16 @@ pub(super) async fn refunds(app: Arc<App>, stop: CancellationToken) {
             () = app.core.wakeups.refund.notified() => {}
             () = stop.cancelled() => {}
         }
+    }
+}
+
+/// Records that this process works on its stages.
+pub(super) async fn stage_workers(app: Arc<App>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        if let Err(error) = see_own_stages(&app.core).await {
+            tracing::warn!(job = "stage workers", error = %error, "cannot record the stages of this process");
+        }
+        stop.run_until_cancelled(pause(&app, SEEN_EVERY_MS)).await;
     }
 }
 

@@ -86,6 +86,11 @@ fn an_upload_continues_after_a_reload_and_in_one_tab_at_a_time() {
 }
 
 #[test]
+fn a_large_upload_sends_only_its_missing_parts_after_a_reload() {
+    run("large_upload", &[("PIPELINE_STAGES", ""), ("MULTIPART_THRESHOLD_BYTES", "20MiB")]);
+}
+
+#[test]
 fn each_role_calls_only_what_it_is_allowed_to() {
     run("roles", &[]);
 }

@@ -1,6 +1,7 @@
 // The maintenance page: quotas, orphans, pending and finished deletes, events on disk, and the state of the backends.
 
 import { runNow, scanOrphans, setLimit, triggerCleanup } from "./actions.js";
+import { auditSection } from "./audit.js";
 import { deletionsSection, openDeletions } from "./deletions.js";
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
@@ -103,10 +104,13 @@ export const maintenance = {
   title: "Maintenance",
   enter() {
     if (isOperator()) refetch.keys();
-    if (isAdmin()) openDeletions();
+    if (isAdmin()) {
+      openDeletions();
+      refetch.audit();
+    }
   },
   render: () => [
     h("h1", {}, "Maintenance"),
-    h("div", { class: "columns" }, quotaSection(), orphansSection(), isOperator() && spoolSection(), backendsSection(), isAdmin() && cleanupsSection(), isAdmin() && deletionsSection(), isOperator() && keysSection()),
+    h("div", { class: "columns" }, quotaSection(), orphansSection(), isOperator() && spoolSection(), backendsSection(), isAdmin() && cleanupsSection(), isAdmin() && deletionsSection(), isOperator() && keysSection(), isAdmin() && auditSection()),
   ],
 };

@@ -32,6 +32,14 @@ function backendProblems() {
   });
 }
 
+/** Stages whose files wait because no worker asks for their jobs. */
+function stageProblems() {
+  return (live.readiness?.warnings ?? []).map((warning) => ({
+    key: `warning-${warning.split(",")[0]}`, kind: "bad", href: "#/recovery",
+    title: "A stage has no worker", detail: sentence(warning),
+  }));
+}
+
 /** The listed files whose job will not continue by itself. The others only wait in a queue or are being processed. */
 export const filesWithProblem = (stuck) => stuck?.files.filter((file) => file.problem) ?? [];
 
@@ -155,7 +163,7 @@ function connectionProblems() {
   }];
 }
 
-const CHECKS = [connectionProblems, backendProblems, stuckProblems, waitingProblems, deadLetterProblems, cleanupProblems, storeProblems, spoolProblems, quotaProblems, sweepProblems];
+const CHECKS = [connectionProblems, backendProblems, stageProblems, stuckProblems, waitingProblems, deadLetterProblems, cleanupProblems, storeProblems, spoolProblems, quotaProblems, sweepProblems];
 
 export function problems() {
   const rank = { bad: 0, warn: 1 };

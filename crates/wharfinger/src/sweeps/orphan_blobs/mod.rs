@@ -289,7 +289,7 @@ async fn delete_found(
         }
     }
     or_taken_over(lease.catalog.end_scan(scan, None, core.clock.now()).await)?;
-    let queued = lease.catalog.orphan_cleanups(scan).await?.queued;
+    let queued = lease.catalog.orphan_cleanup_counts(scan).await?.queued;
     if queued > 0 {
         core.wakeups.cleanup.notify_one();
         core.wakeups.other_processes.notify_one();
@@ -300,7 +300,7 @@ async fn delete_found(
             tracing::warn!(job = JOB, error = %error.with_cause(), "cannot delete orphans now, the cleanup sweep will do it");
         }
     }
-    let cleanups = lease.catalog.orphan_cleanups(scan).await?;
+    let cleanups = lease.catalog.orphan_cleanup_counts(scan).await?;
     outcome.total = cleanups.queued;
     outcome.deleted = cleanups.deleted;
     outcome.errors += cleanups.failed;
