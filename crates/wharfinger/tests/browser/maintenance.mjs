@@ -58,6 +58,7 @@ await scenario(async ({ open }) => {
   await answered;
   await log.first().waitFor();
   await window.checkAccessibility("the log of deleted objects");
+  await window.screenshot("deletions", true);
 
   await window.go("#/maintenance");
   await page.locator('[data-tenant="acme"]').waitFor();

@@ -27,9 +27,9 @@ function content() {
     table("Runs", [
       { name: "Started", isHead: true, cell: (run) => time(run.startedAt) },
       { name: "Took", isNumber: true, cell: (run) => duration(run.duration) },
+      { name: "Result", cell: result },
       { name: "Started by", cell: (run) => h("div", {}, run.by, run.dryRun ? h("p", { class: "muted" }, "dry run") : null) },
       { name: "Process", cell: (run) => run.instance },
-      { name: "Result", cell: result },
     ], runs.rows, (run) => run.runId),
     runs.moreButton(),
   ];
