@@ -113,7 +113,6 @@ impl UploadFolder {
                 created => created?,
             }
             let data = File::create_new(new.join(DATA))?;
-            data.sync_all()?;
             let about = new.join(ABOUT);
             fs::write(&about, format!("{} {key}", data.metadata()?.ino()))?;
             File::open(&about)?.sync_all()?;
