@@ -3,6 +3,7 @@
 mod abandoned_uploads;
 mod manual_runs;
 mod old_failures;
+mod old_quarantine;
 mod orphans;
 mod real_processes;
 mod retention;
