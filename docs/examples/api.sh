@@ -146,6 +146,7 @@ call 200 PUT "/api/v2/tenants/suite-$$/policy" -d '{"allowedTypes":["image/*"],"
 get "/api/v2/tenants/suite-$$/policy"; has 'image/*'
 get "/api/v2/tenants?limit=1000"; has "\"tenant\":\"$TENANT\""
 get "/api/v2/keys?limit=100"
+get "/api/v2/maintenance/audit?limit=100"; has '"entries":'
 get /api/v2/session; has "\"role\":\"operator\""
 
 say "Files of another user answer 404"
@@ -253,6 +254,8 @@ get /api/v2/maintenance/spool; has '"instance"'
 get /api/v2/maintenance/sweeps
 for sweep in stuck-file-recovery orphan-cleanup batch-timeout pending-cleanups quota-sync upload-window; do has "\"$sweep\""; done
 post 200 /api/v2/maintenance/sweeps/orphan-cleanup/run '{"dryRun":true}'; has '"orphanBlobs"'
+call 200 POST /api/v2/uploads/orphans/scan; has '"dryRun":true'
+get "/api/v2/maintenance/sweeps/orphan-cleanup/runs?limit=2"; has '"dryRun":true'; has '"by":"operator:'
 
 say "Delete: the file disappears at once, its bytes in the background"
 as "$USER_TOKEN"
@@ -267,5 +270,6 @@ as "$OPERATOR_TOKEN"
 call 200 POST /api/v1/maintenance/cleanup/trigger; has '"attempted"'
 get /api/v1/maintenance/cleanup/status; has '"exhausted"'
 get /api/v1/maintenance/cleanup/pending; has '"cleanups"'
+get "/api/v2/maintenance/deletions?since=2026-01-01T00:00:00Z&limit=10"; has '"deletions"'
 
 say "All answers are as expected."

@@ -81,7 +81,7 @@ impl Committer {
         for some in changes.chunks(tx.dialect().rows_max()) {
             history::extend(tx, some, &self.actor).await?;
             archive::changed(tx, some, &self.actor, self.rows.targets).await?;
-            outputs::delete_for(tx, some, &self.rows).await?;
+            outputs::delete_for(tx, some, self).await?;
         }
         notifications::changed(tx, changes, self.rows.targets).await?;
         counters::changed(tx, changes).await?;

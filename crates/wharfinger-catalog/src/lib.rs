@@ -1,6 +1,7 @@
 //! The catalog: the source of truth about files, quotas, jobs and cleanups. SQLite for one machine, PostgreSQL for many
 //! processes. Most code and SQL is the same for both.
 
+mod audit_log;
 mod changes;
 mod cleanups;
 mod database;
@@ -16,6 +17,7 @@ mod outbox;
 mod quota;
 mod registrations;
 mod service_keys;
+mod sweep_runs;
 mod sweeps;
 mod unreadable;
 
@@ -33,8 +35,9 @@ use uuid::{NoContext, Timestamp, Uuid};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
+pub use audit_log::{AuditEntry, AuditLine};
 pub use cleanups::counts::CleanupCounts;
-pub use cleanups::deletion_log::{AbortedUpload, REASON_UNFINISHED_UPLOAD};
+pub use cleanups::deletion_log::{AbortedUpload, Deletion, DeletionCursor, REASON_UNFINISHED_UPLOAD};
 pub use cleanups::pending::{
     ClaimedCleanup, CleanupOutcome, CleanupTotals, EXHAUSTED_RETRY_MS, PendingCleanup,
 };
@@ -56,11 +59,12 @@ pub use jobs::delayed::{FailOutcome, NewJob};
 pub use jobs::recoveries::{Recovery, RecoveryOutcome};
 pub use jobs::stage_claims::{ClaimError, Claimable, LeasedStageJob, StageClaim};
 pub use jobs::stage_ends::{StageEnd, StageEndContext};
+pub use jobs::stage_workers::WaitingStage;
 pub use jobs::stuck_files::{StuckCursor, StuckFile};
 pub use migrations::schema::{DEFAULT_SCHEMA, SCHEMA_VERSION};
 pub use orphans::blobs::{
-    KeySample, MissingBlob, MissingBlobs, ObjectRow, ObjectState, OrphanCleanups, Orphans, QueuedOrphans,
-    REASON_ORPHAN,
+    FoundOrphan, KeySample, MissingBlob, MissingBlobs, ObjectRow, ObjectState, OrphanCleanupCounts, Orphans,
+    QueuedOrphans, REASON_ORPHAN,
 };
 pub use orphans::scans::{OrphanBlob, OrphanScan, ScanProgress, ScanRange, ScanTotals};
 pub use outbox::lines::{Destination, OutboxLine, OutboxPayload};
@@ -69,10 +73,11 @@ pub use quota::charges::QuotaDrift;
 pub use quota::owner::{MoveQuota, MovedQuota, QuotaOwner, QuotaState};
 pub use registrations::{Admission, BatchUse, NewFile, RegisterOutcome, Registration};
 pub use service_keys::{KeyUse, SERVICE_KEYS_MAX, ServiceKey};
+pub use sweep_runs::{RUN_LOST, RecordedRun, RunEffect, RunStart, SWEEP_RUNS_KEPT};
 pub use sweeps::{Fence, SweepClaim, SweepClaimOutcome, SweepRecord, SweepState};
 pub use unreadable::{Table, UnreadableRow};
 
-use database::connect::ReconnectTimer;
+use database::connect::{ReconnectTimer, without_maintenance};
 use database::sql::{Arg, Tx, TxConnection, args};
 use database::writer::{AnyWrite, Write, WriteExecution, Writer};
 use wharfinger_calls::faults::Faults;
@@ -183,6 +188,8 @@ pub struct Catalog {
     pgvector_schema: Arc<RwLock<Option<Arc<str>>>>,
     /// Set while a sweep writes.
     fence: Option<Fence>,
+    /// Set while an operator or admin changes something.
+    audit: Option<Arc<AuditEntry>>,
     /// Set in a dry run.
     is_read_only: bool,
 }
@@ -221,12 +228,12 @@ impl Catalog {
             CatalogUrl::Sqlite(path) => {
                 let connection = open_sqlite_writer(path).await?;
                 let writer = Writer::start(connection, sqlite_options(path), options.faults.clone());
-                let readers = SqlitePoolOptions::new()
+                let readers = without_maintenance(SqlitePoolOptions::new())
                     .max_connections(options.connections_max.clamp(1, 8))
                     .acquire_timeout(Duration::from_secs(10))
                     .connect_with(sqlite_options(path).read_only(true))
                     .await?;
-                let health = SqlitePoolOptions::new()
+                let health = without_maintenance(SqlitePoolOptions::new())
                     .max_connections(1)
                     .acquire_timeout(Duration::from_secs(10))
                     .connect_lazy_with(sqlite_options(path).read_only(true));
@@ -253,6 +260,7 @@ impl Catalog {
             },
             pgvector_schema: Arc::default(),
             fence: None,
+            audit: None,
             is_read_only: false,
         })
     }
@@ -352,7 +360,7 @@ impl Catalog {
             return Err(CatalogError::Corrupt("a dry run tried to write".into()));
         }
         self.faults.write_started::<W>();
-        let mut execution = WriteExecution::new(write, self.fence.clone());
+        let mut execution = WriteExecution::new(write, self.fence.clone(), self.audit.clone());
         match &self.backend {
             Backend::Sqlite { writer, .. } => writer.write(execution).await,
             Backend::Postgres(pool) => {

@@ -98,7 +98,10 @@ impl Write for RevokeKey {
             "UPDATE service_keys SET revoked_at = COALESCE(revoked_at, $2) WHERE id = $1 RETURNING {COLUMNS}"
         );
         let rows = tx.rows_built(sql, args![self.id.as_str(), self.now]).await?;
-        Ok(TxOutcome::Commit(rows.first().map(decode).transpose()?))
+        Ok(match rows.first() {
+            Some(row) => TxOutcome::Commit(Some(decode(row)?)),
+            None => TxOutcome::Rollback(None),
+        })
     }
 }
 

@@ -2,18 +2,27 @@
 //! process that lost the lease.
 
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::limits::{ERROR_TEXT_BYTES_MAX, clip};
 
 use crate::Catalog;
+use crate::OutboxTargets;
 use crate::database::sql::{Row, Tx, args};
 use crate::database::writer::{TxOutcome, Write};
 use crate::error::CatalogError;
 use crate::leases::engine::{self, Claim};
 use crate::leases::tables::SWEEPS;
+use crate::outbox::lines;
+use crate::sweep_runs::{self, RunEffect, RunStart};
 use crate::unreadable::Table;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A finished run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepRecord {
     pub name: &'static str,
+    pub start: RunStart,
+    pub effect: RunEffect,
+    /// It was stopped before its end, and the next run continues.
+    pub is_stopped: bool,
     pub started_at: UnixMs,
     pub ended_at: UnixMs,
     /// A JSON object.
@@ -46,6 +55,7 @@ pub struct SweepClaim {
     pub lease_ms: i64,
     /// False: a person runs it now, due or not.
     pub only_if_due: bool,
+    pub start: RunStart,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +77,8 @@ pub enum SweepClaimOutcome {
 pub struct Fence {
     sweep: &'static str,
     number: i64,
+    /// The row of this run in the history.
+    run: String,
 }
 
 impl Fence {
@@ -85,10 +97,38 @@ impl Fence {
     }
 }
 
-impl Write for SweepRecord {
-    type Answer = ();
+impl SweepRecord {
+    /// Writes the end of a run; `run` is its row in the history, if it has one.
+    async fn write_end(
+        &self,
+        tx: &mut Tx<'_>,
+        run: Option<&str>,
+        targets: OutboxTargets,
+    ) -> Result<(), CatalogError> {
+        // The last run of a sweep is one that did all its work.
+        if !self.start.is_dry_run && !self.is_stopped {
+            if targets.slack {
+                self.alert_first_error(tx).await?;
+            }
+            self.write_last_run(tx).await?;
+        }
+        sweep_runs::close(tx, run, self).await
+    }
 
-    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
+    /// Only the first of several runs with errors is reported, because some sweeps run every minute.
+    async fn alert_first_error(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
+        let Some(error) = &self.error else { return Ok(()) };
+        let row = tx.row("SELECT last_error FROM sweeps WHERE name = $1", args![self.name]).await?;
+        let before = row.map_or(Ok(None), |row| row.maybe_text("last_error"))?;
+        if before.is_none() {
+            let message =
+                format!("The sweep {} had errors: {}", self.name, clip(error, ERROR_TEXT_BYTES_MAX));
+            lines::alert(tx, message, self.ended_at).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_last_run(&self, tx: &mut Tx<'_>) -> Result<(), CatalogError> {
         tx.run(
             "INSERT INTO sweeps (name, last_start_at, last_end_at, last_result, last_error, last_success_at) \
              VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO UPDATE SET \
@@ -105,6 +145,21 @@ impl Write for SweepRecord {
             ],
         )
         .await?;
+        Ok(())
+    }
+}
+
+/// Records a run that had no lease.
+struct RecordRun {
+    record: SweepRecord,
+    targets: OutboxTargets,
+}
+
+impl Write for RecordRun {
+    type Answer = ();
+
+    async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
+        self.record.write_end(tx, None, self.targets).await?;
         Ok(TxOutcome::Commit(()))
     }
 }
@@ -126,7 +181,8 @@ impl Write for SweepClaim {
             args: args![self.owner.as_str(), if self.only_if_due { self.now } else { i64::MAX }],
         };
         if let Some(row) = engine::claim(tx, &SWEEPS, claim).await?.rows.first() {
-            let fence = Fence { sweep: self.name, number: row.int("lease_token")? };
+            let run = sweep_runs::open(tx, self.name, &self.start, self.now).await?;
+            let fence = Fence { sweep: self.name, number: row.int("lease_token")?, run };
             return Ok(TxOutcome::Commit(SweepClaimOutcome::Leased(fence)));
         }
         let sql = "SELECT next_run_at, lease_owner, lease_until FROM sweeps WHERE name = $1";
@@ -152,23 +208,26 @@ impl Write for ExtendLease {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
-        let Fence { sweep, number } = &self.fence;
+        let Fence { sweep, number, .. } = &self.fence;
         engine::renew(tx, &SWEEPS, (sweep, *number), self.lease_until).await?;
         Ok(TxOutcome::Commit(()))
     }
 }
 
-/// Ends the lease of a sweep.
-struct ReleaseLease {
+/// Records a run and ends its lease.
+struct EndRun {
     fence: Fence,
+    record: SweepRecord,
     next_run_at: Option<UnixMs>,
+    targets: OutboxTargets,
 }
 
-impl Write for ReleaseLease {
+impl Write for EndRun {
     type Answer = ();
 
     async fn write(&self, tx: &mut Tx<'_>) -> Result<TxOutcome<()>, CatalogError> {
-        let Fence { sweep, number } = &self.fence;
+        let Fence { sweep, number, run } = &self.fence;
+        self.record.write_end(tx, Some(run), self.targets).await?;
         let held = "name = $2 AND lease_token = $3";
         engine::release(tx, &SWEEPS, held, self.next_run_at, &[], args![*sweep, *number]).await?;
         Ok(TxOutcome::Commit(()))
@@ -210,8 +269,9 @@ pub(crate) fn decode(row: &Row) -> Result<SweepState, CatalogError> {
 }
 
 impl Catalog {
+    /// Records a run that had no lease.
     pub async fn record_sweep(&self, record: SweepRecord) -> Result<(), CatalogError> {
-        self.write(record).await
+        self.write(RecordRun { record, targets: self.rows.targets }).await
     }
 
     /// Leases the sweep if it is due and not leased. Of many callers one gets it.
@@ -230,9 +290,14 @@ impl Catalog {
         self.write(ExtendLease { fence: self.own_fence()?, lease_until }).await
     }
 
-    /// Releases the sweep. Without a time, the next run keeps its time: a sweep that was due stays due.
-    pub async fn release_sweep(&self, next_run_at: Option<UnixMs>) -> Result<(), CatalogError> {
-        self.write(ReleaseLease { fence: self.own_fence()?, next_run_at }).await
+    /// Records a run and releases its lease. Without a time, the next run keeps its time: a sweep that was due stays due.
+    pub async fn end_sweep(
+        &self,
+        record: SweepRecord,
+        next_run_at: Option<UnixMs>,
+    ) -> Result<(), CatalogError> {
+        let fence = self.own_fence()?;
+        self.write(EndRun { fence, record, next_run_at, targets: self.rows.targets }).await
     }
 
     fn own_fence(&self) -> Result<Fence, CatalogError> {

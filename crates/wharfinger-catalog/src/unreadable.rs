@@ -32,11 +32,14 @@ pub enum Table {
     TextParts,
     Chunks,
     Sweeps,
+    SweepRuns,
+    Deletions,
     ServiceKeys,
+    AuditLog,
 }
 
 impl Table {
-    pub const ALL: [Table; 11] = [
+    pub const ALL: [Table; 14] = [
         Table::Files,
         Table::Jobs,
         Table::Outbox,
@@ -47,7 +50,10 @@ impl Table {
         Table::TextParts,
         Table::Chunks,
         Table::Sweeps,
+        Table::SweepRuns,
+        Table::Deletions,
         Table::ServiceKeys,
+        Table::AuditLog,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -62,7 +68,10 @@ impl Table {
             Table::TextParts => "text_parts",
             Table::Chunks => "chunks",
             Table::Sweeps => "sweeps",
+            Table::SweepRuns => "sweep_runs",
+            Table::Deletions => "deletion_log",
             Table::ServiceKeys => "service_keys",
+            Table::AuditLog => "audit_log",
         }
     }
 }
@@ -185,7 +194,7 @@ impl Write for RemoveFromList {
 /// How a row of each table is decoded, and which column has its id.
 type Decoder = fn(&Row) -> Result<(), CatalogError>;
 
-fn decoders() -> [(Table, &'static str, Decoder); 11] {
+fn decoders() -> [(Table, &'static str, Decoder); 14] {
     [
         (Table::Files, "id", |row| crate::files::rows::decode(row).map(drop)),
         (Table::Jobs, "id", |row| crate::jobs::claims::leased(row).map(drop)),
@@ -194,10 +203,13 @@ fn decoders() -> [(Table, &'static str, Decoder); 11] {
         (Table::Batches, "id", |row| crate::files::batches::decode(row).map(drop)),
         (Table::Notifications, "id", |row| crate::outbox::notifications::decode(row).map(drop)),
         (Table::Sweeps, "name", |row| crate::sweeps::decode(row).map(drop)),
+        (Table::SweepRuns, "id", |row| crate::sweep_runs::decode(row).map(drop)),
+        (Table::Deletions, "id", |row| crate::cleanups::deletion_log::decode(row).map(drop)),
         (Table::Quotas, "tenant_id", |row| crate::quota::charges::tenant_of(row).map(drop)),
         (Table::TextParts, "file_id", |row| crate::derived::outputs::decode_part(row).map(drop)),
-        (Table::Chunks, "file_id", crate::derived::chunks::is_readable),
+        (Table::Chunks, "file_id", crate::derived::chunks::check_readable),
         (Table::ServiceKeys, "id", |row| crate::service_keys::decode(row).map(drop)),
+        (Table::AuditLog, "id", |row| crate::audit_log::decode(row).map(drop)),
     ]
 }
 

@@ -97,8 +97,9 @@ pub struct UploadPolicy {
     pub grace_ms: i64,
     pub min_rate_bytes: u64,
     pub tombstone_ms: i64,
-    /// The store reads the row and refuses an upload to a deleted file. With other stores, a deleted file keeps its
-    /// charge until its URLs expire. Otherwise a client could delete a file, upload again and store bytes for free.
+    /// The store reads the row and refuses an upload to a deleted file, and joins no parts after its upload was aborted.
+    /// With other stores, a deleted file keeps its charge until its URLs expire. Otherwise a client could delete a file,
+    /// upload again and store bytes for free.
     pub store_refuses_ended: bool,
 }
 
@@ -279,7 +280,7 @@ pub(crate) fn end(
     change.after.metadata = None;
     change.job = JobEffect::RemoveAll;
     let last_write_at = if policy.store_refuses_ended { now } else { policy.last_write_after_end_at(file) };
-    change.cleanup = Some(Cleanup { reason, finish_at: finish_at(file, last_write_at, now) });
+    change.cleanup = Some(Cleanup { reason, finish_at: finish_at(file, policy, last_write_at, now) });
     if now >= last_write_at {
         change.after.charged_bytes = 0;
         change.after.next_check_at = Some(tombstone_ends_at(file, policy, now));
@@ -294,12 +295,17 @@ pub fn late_write_cleanup(file: &File, policy: &UploadPolicy, now: UnixMs) -> Op
     let reason = file.ended?;
     let last_write_at =
         if policy.store_refuses_ended { now } else { policy.last_write_after_end_at(file).max(now) };
-    Some(Cleanup { reason, finish_at: finish_at(file, last_write_at, now) })
+    Some(Cleanup { reason, finish_at: finish_at(file, policy, last_write_at, now) })
 }
 
-/// When the bytes of a deleted file are deleted for the last time. A running confirm may still join the parts.
-fn finish_at(file: &File, last_write_at: UnixMs, now: UnixMs) -> UnixMs {
-    if file.part_size.is_some() { last_write_at.max(now.saturating_add(JOIN_MS_MAX)) } else { last_write_at }
+/// When the bytes of a deleted file are deleted for the last time. A running confirm may still join the parts, unless the
+/// store refuses that.
+fn finish_at(file: &File, policy: &UploadPolicy, last_write_at: UnixMs, now: UnixMs) -> UnixMs {
+    if file.part_size.is_some() && !policy.store_refuses_ended {
+        last_write_at.max(now.saturating_add(JOIN_MS_MAX))
+    } else {
+        last_write_at
+    }
 }
 
 /// Assumed to be longer than a store takes to join parts and to answer.
@@ -436,7 +442,7 @@ mod tests {
     /// Only one part in transfer, or a running join, can still write bytes.
     #[test]
     fn the_grace_of_a_multipart_upload_depends_on_the_part_size() {
-        let policy = policy(false);
+        let (policy, refusing) = (policy(false), policy(true));
         let mib = crate::limits::MIB;
         let whole = registered(1 << 40, &policy);
         let in_parts = File { part_size: Some(64 * mib), ..whole.clone() };
@@ -447,6 +453,8 @@ mod tests {
         let late = delete(&in_parts, &policy, 5_000_000).expect("deletable");
         assert_eq!(late.after.charged_bytes, 0);
         assert_eq!(late.cleanup.map(|cleanup| cleanup.finish_at), Some(5_000_000 + JOIN_MS_MAX));
+        let refused = delete(&in_parts, &refusing, 1_000).expect("deletable");
+        assert_eq!(refused.cleanup.map(|cleanup| cleanup.finish_at), Some(1_000));
     }
 
     #[test]

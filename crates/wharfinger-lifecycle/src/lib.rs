@@ -8,6 +8,7 @@ pub mod checksum;
 pub mod derived;
 pub mod diagnosis;
 pub mod download;
+pub mod download_type;
 pub mod event;
 pub mod file;
 pub mod id;

@@ -1,5 +1,4 @@
-//! Media types: which of them an allow list permits, whether bytes are what they are declared to be, and which types a
-//! browser can show but not run.
+//! Media types: which of them an allow list permits, and whether bytes are what they are declared to be.
 
 use std::fmt;
 
@@ -50,6 +49,11 @@ impl TypeList {
 
     pub fn types(&self) -> &[String] {
         &self.0
+    }
+
+    /// Also a file of no declared type.
+    pub fn allows_all(&self) -> bool {
+        self.0.iter().any(|pattern| pattern == "*/*")
     }
 
     pub fn allows(&self, media_type: &str) -> bool {
@@ -270,68 +274,6 @@ fn is_text(media_type: &str) -> bool {
         || ["javascript", "ecmascript", "yaml", "x-yaml", "toml", "sql", "graphql"].contains(&subtype)
 }
 
-/// The types that a browser shows and never runs. SVG is not one of them: it can contain scripts.
-const INLINE: &[&str] = &[
-    "image/png",
-    "image/apng",
-    "image/jpeg",
-    "image/gif",
-    "image/webp",
-    "image/avif",
-    "image/bmp",
-    "image/x-icon",
-    "image/vnd.microsoft.icon",
-    "image/heic",
-    "image/heif",
-    "image/jxl",
-    "image/tiff",
-    "video/mp4",
-    "video/webm",
-    "video/ogg",
-    "video/quicktime",
-    "video/x-m4v",
-    "video/x-matroska",
-    "video/mpeg",
-    "audio/mpeg",
-    "audio/mp4",
-    "audio/x-m4a",
-    "audio/aac",
-    "audio/ogg",
-    "audio/opus",
-    "audio/wav",
-    "audio/x-wav",
-    "audio/flac",
-    "audio/x-flac",
-    "audio/webm",
-    "application/pdf",
-    "text/plain",
-];
-
-/// The type under which a browser may show a file of this declared type. `None`: it could run, or is unknown.
-pub fn inline_type(declared: &str) -> Option<String> {
-    let essence = match essence(declared).as_str() {
-        "image/jpg" | "image/pjpeg" => "image/jpeg",
-        "audio/mp3" => "audio/mpeg",
-        other => *INLINE.iter().find(|known| **known == other)?,
-    };
-    Some(match essence {
-        "text/plain" => format!("text/plain; charset={}", charset(declared).unwrap_or("utf-8")),
-        other => other.to_owned(),
-    })
-}
-
-fn charset(media_type: &str) -> Option<&str> {
-    let parameter = |part: &'_ str| {
-        let (name, value) = part.split_once('=')?;
-        name.trim().eq_ignore_ascii_case("charset").then_some(())?;
-        Some(value.len())
-    };
-    let part = media_type.split(';').skip(1).find(|part| parameter(part).is_some())?;
-    let value = part.split_once('=')?.1.trim().trim_matches('"');
-    let is_name = !value.is_empty() && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
-    is_name.then_some(value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -350,7 +292,8 @@ mod tests {
         for bad in ["text/html", "text/plainer", "images/png", "application/pdfx", ""] {
             assert!(!allowed.allows(bad), "{bad}");
         }
-        assert!(list("*/*").allows("any/thing"));
+        assert!(list("image/*,*/*").allows("any/thing") && list("image/*,*/*").allows_all());
+        assert!(!allowed.allows_all());
         for bad in ["", " , ", "image", "image/", "/png", "*/png", "image/p*", "a/b;c=d", "a b/c"] {
             assert!(TypeList::parse(bad).is_err(), "{bad}");
         }
@@ -400,35 +343,6 @@ mod tests {
                 expected,
                 "{allowed} {declared} {bytes:?}"
             );
-        }
-    }
-
-    #[test]
-    fn only_types_that_cannot_run_are_inline() {
-        for (declared, shown) in [
-            ("image/png", "image/png"),
-            ("IMAGE/JPG", "image/jpeg"),
-            ("image/png; x=<script>", "image/png"),
-            ("application/pdf", "application/pdf"),
-            ("text/plain", "text/plain; charset=utf-8"),
-            ("text/plain; charset=\"latin1\"", "text/plain; charset=latin1"),
-            ("text/plain; charset=a b", "text/plain; charset=utf-8"),
-        ] {
-            assert_eq!(inline_type(declared).as_deref(), Some(shown), "{declared}");
-        }
-        for running in [
-            "image/svg+xml",
-            "text/html",
-            "application/xhtml+xml",
-            "text/xml",
-            "text/css",
-            "text/javascript",
-            "application/octet-stream",
-            "multipart/related",
-            "image/*",
-            "",
-        ] {
-            assert_eq!(inline_type(running), None, "{running}");
         }
     }
 }

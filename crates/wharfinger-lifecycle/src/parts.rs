@@ -48,11 +48,15 @@ impl PartLayout {
         u32::try_from(self.size.div_ceil(self.part_size.max(1))).unwrap_or(u32::MAX)
     }
 
-    /// The size of part `number`. Numbers start at 1. `None` after the last part.
-    pub fn part_bytes(&self, number: u32) -> Option<u64> {
+    /// Where part `number` starts in the file. Numbers start at 1. `None` after the last part.
+    pub fn part_offset(&self, number: u32) -> Option<u64> {
         let start = u64::from(number.checked_sub(1)?).checked_mul(self.part_size)?;
-        let left = self.size.checked_sub(start).filter(|left| *left > 0)?;
-        Some(left.min(self.part_size))
+        (start < self.size).then_some(start)
+    }
+
+    /// The size of part `number`. `None` after the last part.
+    pub fn part_bytes(&self, number: u32) -> Option<u64> {
+        self.part_offset(number).map(|start| (self.size - start).min(self.part_size))
     }
 
     pub fn part_numbers(&self) -> impl Iterator<Item = u32> + use<> {
@@ -106,7 +110,9 @@ mod tests {
             prop_assert!(layout.count() <= S3.parts_max);
             let last = layout.part_bytes(layout.count()).expect("the last part");
             prop_assert!(last >= 1 && last <= part_size);
-            prop_assert_eq!(u64::from(layout.count() - 1) * part_size + last, size);
+            prop_assert_eq!(layout.part_offset(layout.count()).map(|start| start + last), Some(size));
+            prop_assert_eq!(layout.part_offset(1), Some(0));
+            prop_assert_eq!(layout.part_offset(layout.count() + 1), None);
             prop_assert_eq!(layout.part_bytes(layout.count() + 1), None);
             prop_assert_eq!(layout.part_bytes(0), None);
         }

@@ -29,7 +29,7 @@ use wharfinger_calls::faults::InjectedFault;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BlobError {
     /// The store said clearly that the object is absent. Every doubt is another error.
-    #[error("no such object")]
+    #[error("the store has no such object or multipart upload")]
     NotFound,
     /// The object has changed, or it exists although the call creates only.
     #[error("the object was changed")]
@@ -62,7 +62,8 @@ pub struct Capabilities {
     pub enforces_content_type: bool,
     pub enforces_checksum: bool,
     pub create_only: bool,
-    /// After a file has ended, the store rejects uploads to it although their URL has not expired.
+    /// After a file has ended, the store rejects uploads to it although their URL has not expired. After an upload in parts
+    /// was aborted, it joins none of them.
     pub rejects_ended_files: bool,
     /// The store keeps older versions of overwritten and deleted objects. A delete removes those too.
     pub versioned: bool,

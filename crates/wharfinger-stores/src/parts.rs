@@ -15,6 +15,8 @@ pub struct PartGrant {
     pub upload_id: String,
     /// From 1.
     pub number: u32,
+    /// Where the part starts in the object. Only local disk needs it.
+    pub offset: u64,
     pub size: u64,
     pub lifetime: UrlLifetime,
 }

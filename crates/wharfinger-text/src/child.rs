@@ -63,8 +63,9 @@ fn extract_within(request: &Request) -> Result<Extracted, ExtractError> {
     let Request { input, file_name, limits } = request;
     let mut file = File::open(input).map_err(|error| ExtractError::Unavailable(error.to_string()))?;
     // Landlock opens files, so it comes before the limits. Seccomp forbids setting limits, so it comes after them.
-    let cannot_limit =
-        |error: io::Error| ExtractError::Unavailable(format!("cannot set the limits: {error}"));
+    let cannot_limit = |error: io::Error| {
+        ExtractError::Unavailable(format!("cannot limit the resources of the extraction process: {error}"))
+    };
     let memory = memory_in_use().map_err(cannot_limit)?;
     let sandbox = sandbox::restrict_self(|| limit_self(limits, memory)).map_err(cannot_limit)?;
     _ = writeln!(io::stderr(), "{}", serde_json::to_string(&sandbox).unwrap_or_default());

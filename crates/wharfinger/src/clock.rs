@@ -81,6 +81,12 @@ pub fn to_utc(at: UnixMs) -> DateTime<Utc> {
     DateTime::from_timestamp_millis(at).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }
 
+pub fn parse_rfc3339(text: &str) -> Option<UnixMs> {
+    // In a query string, a plus sign is a space.
+    let at = DateTime::parse_from_rfc3339(&text.replace(' ', "+")).ok()?;
+    Some(at.timestamp_millis())
+}
+
 pub fn rfc3339(at: UnixMs) -> String {
     to_utc(at).to_rfc3339_opts(SecondsFormat::Millis, true)
 }

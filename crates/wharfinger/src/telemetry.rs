@@ -1,16 +1,18 @@
-//! Logs and metrics. Logs are JSON lines on standard error. They contain no token and no signed URL
+//! Logs and metrics. Logs are JSON lines on standard error, each with the instance. They contain no token and no signed URL
 //! (`tests/it/http/logs.rs`).
 
 pub mod events;
 pub mod traces;
 
+use std::io;
 use std::sync::OnceLock;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
 
 /// Logs at this level, unless RUST_LOG is set.
-pub fn log_to_stderr(level: &str) {
+pub fn log_to_stderr(level: &str, instance: &str) {
     // The RabbitMQ driver is silent: `checks::messages` logs connection problems in one line.
     let filter = crate::config::log_filter().unwrap_or_else(|| format!("{level},lapin=off"));
     // A second call (in tests) keeps the first subscriber.
@@ -18,8 +20,46 @@ pub fn log_to_stderr(level: &str) {
         .json()
         .flatten_event(true)
         .with_env_filter(EnvFilter::new(filter))
-        .with_writer(std::io::stderr)
+        .with_writer(WithInstance::new(instance))
         .try_init();
+}
+
+/// Writes lines to standard error, with the instance as the first member of each JSON object.
+struct WithInstance {
+    /// `{"instance":"name",`
+    start: String,
+}
+
+impl WithInstance {
+    fn new(instance: &str) -> WithInstance {
+        WithInstance { start: format!("{{\"instance\":{},", serde_json::Value::from(instance)) }
+    }
+}
+
+struct LineWriter<'w>(&'w str);
+
+impl<'w> MakeWriter<'w> for WithInstance {
+    type Writer = LineWriter<'w>;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        LineWriter(&self.start)
+    }
+}
+
+impl io::Write for LineWriter<'_> {
+    /// The subscriber writes each line by one call.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let whole = match line.strip_prefix(b"{") {
+            Some(rest) => [self.0.as_bytes(), rest].concat(),
+            None => line.to_vec(),
+        };
+        io::stderr().lock().write_all(&whole)?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 const REQUEST_BUCKETS_S: [f64; 12] =
@@ -62,14 +102,17 @@ pub mod metric {
     const BROKER_UNKNOWN_MESSAGES: &str = "wharfinger_broker_unknown_messages_total";
 
     pub(super) fn describe() {
-        describe_counter!("resource_orphaned_files_cleaned_total", "Unconfirmed uploads that were removed");
+        describe_counter!(
+            "resource_orphaned_files_cleaned_total",
+            "Uploads that were not confirmed in time and were removed"
+        );
         describe_counter!(
             "resource_quota_refunded_bytes_total",
-            "Bytes of removed unconfirmed uploads, returned to tenants' quotas"
+            "Bytes of uploads that were not confirmed in time, returned to tenants' quotas"
         );
         describe_counter!(
             "resource_cleanup_failures_total",
-            "Deletes in the store that failed, by kind of error"
+            "Checks of uploads and deletes in the store that failed, by kind of error"
         );
         describe_counter!(
             "wharfinger_hook_objects_total",
@@ -81,32 +124,38 @@ pub mod metric {
             "Rebuilds of a tenant's quota counter in Redis, by reason"
         );
         describe_gauge!(
-            "quota_redis_away",
+            "wharfinger_quota_redis_away",
             "1 while the Redis of WHARFINGER_QUOTA_URL does not answer this process"
         );
         describe_counter!(
             BROKER_UNKNOWN_MESSAGES,
             "Messages of the broker that this process could not read and moved to the dead letters"
         );
-        describe_gauge!("broker_up", "0 while the broker does not answer this process, else 1");
+        describe_gauge!("wharfinger_broker_up", "0 while the broker does not answer this process, else 1");
         describe_gauge!(
             "quota_drift_bytes",
             "The difference of quota counters and files at the last quota sync"
         );
-        describe_gauge!("outbox_lines", "Outbox lines that wait to be sent, by destination");
-        describe_counter!("pipeline_stages_ended_total", "Finished attempts of pipeline stages, by outcome");
+        describe_gauge!("wharfinger_outbox_lines", "Outbox lines that wait to be sent, by destination");
         describe_counter!(
-            "notification_deliveries_total",
+            "wharfinger_pipeline_stages_ended_total",
+            "Finished attempts of pipeline stages, by outcome"
+        );
+        describe_counter!(
+            "wharfinger_notification_deliveries_total",
             "Attempts to send to the webhook and Slack, by destination and outcome"
         );
         describe_gauge!(
-            "webhook_disabled",
+            "wharfinger_webhook_disabled",
             "1 if the webhook is disabled, because its receiver answered 410 Gone"
         );
         describe_counter!("orphan_blobs_deleted_total", "Objects without a row that were deleted");
-        describe_gauge!("orphan_blobs", "Objects without a row that were found and not deleted yet");
         describe_gauge!(
-            "missing_blobs",
+            "wharfinger_orphan_blobs",
+            "Objects without a row that were found and not deleted yet"
+        );
+        describe_gauge!(
+            "wharfinger_missing_blobs",
             "Objects of live files that the last scan did not find in the store"
         );
         describe_gauge!(
@@ -120,8 +169,8 @@ pub mod metric {
         );
         describe_gauge!("pending_cleanups", "Deletes in the store that wait, by state");
         describe_gauge!("sweep_last_success_timestamp_seconds", "When each sweep last succeeded");
-        describe_gauge!("sweep_running", "1 while a process runs this sweep");
-        describe_gauge!("sweep_last_run_failed", "1 if the last run of this sweep had errors");
+        describe_gauge!("wharfinger_sweep_running", "1 while a process runs this sweep");
+        describe_gauge!("wharfinger_sweep_last_run_failed", "1 if the last run of this sweep had errors");
         describe_counter!(
             "abandoned_uploads_deleted_total",
             "Unconfirmed uploads that only the orphan cleanup found and removed"
@@ -131,9 +180,14 @@ pub mod metric {
             "dashboard_request_duration_seconds",
             "Time to answer the dashboard's calls, by endpoint"
         );
-        describe_gauge!("pipeline_queue_depth", "Files that wait for a stage, by queue");
-        describe_gauge!("dead_letters", "Failed jobs that wait for a redrive");
-        describe_gauge!("active_batches", "Batches that have not ended");
+        describe_gauge!("wharfinger_pipeline_queue_depth", "Files that wait for a stage, by queue");
+        describe_gauge!(
+            "wharfinger_stage_without_worker",
+            "1 while files have waited for this stage for a minute and no worker asks for its jobs"
+        );
+        describe_gauge!("wharfinger_dead_letters", "Failed jobs that wait for a redrive");
+        describe_gauge!("wharfinger_tenants_near_quota", "Tenants that use at least 90 % of their limit");
+        describe_gauge!("wharfinger_active_batches", "Batches that have not ended");
         describe_gauge!("wharfinger_unreadable_rows", "Rows that cannot be read and are skipped, by table");
         describe_counter!(
             "wharfinger_rows_expired_total",
@@ -143,19 +197,20 @@ pub mod metric {
             "wharfinger_outbox_lines_dropped_total",
             "Outbox lines removed unsent because they were too old, by destination. For the archive these are lost events"
         );
-        describe_gauge!("sweep_next_run_timestamp_seconds", "When each sweep is due next");
+        describe_gauge!("wharfinger_sweep_next_run_timestamp_seconds", "When each sweep is due next");
         describe_histogram!("http_request_duration_seconds", "Time to answer, by route, method and status");
     }
 
     /// Tables whose rows are removed at the end of their retention.
-    const EXPIRING_TABLES: [&str; 5] =
-        ["deletion_log", "queue_tenants", "file_counts", "upload_batches", "file_history"];
+    const EXPIRING_TABLES: [&str; 6] =
+        ["deletion_log", "audit_log", "queue_tenants", "file_counts", "upload_batches", "file_history"];
     /// Destinations whose old lines are removed unsent.
     const EXPIRING_DESTINATIONS: [Destination; 2] = [Destination::Broker, Destination::Archive];
     const RECOVERIES: [&str; 2] = ["reEnqueued", "permanentlyFailed"];
-    const CLEANUP_ERRORS: [&str; 2] = ["unavailable", "refused"];
+    const CLEANUP_ERRORS: [&str; 3] = ["unavailable", "refused", "internal"];
     /// The names of `quota::rebuild::RebuildReason` (test `every_reason_is_a_label_of_the_metric`).
     pub(crate) const REBUILD_REASONS: [&str; 6] = ["lost", "moved", "back", "doubt", "full", "sync"];
+    const HOOK_OUTCOMES: [&str; 5] = ["confirmed", "repeated", "refused", "unknown", "failed"];
     const STAGE_OUTCOMES: [&str; 5] = ["done", "retried", "failed", "quarantined", "lease_lost"];
 
     /// Starts the counters at 0: `increase()` in an alert needs a first value. Labels of tenants are not known yet.
@@ -170,8 +225,11 @@ pub mod metric {
         for error_type in CLEANUP_ERRORS {
             counter!("resource_cleanup_failures_total", "error_type" => error_type).increment(0);
         }
+        for outcome in HOOK_OUTCOMES {
+            counter!("wharfinger_hook_objects_total", "outcome" => outcome).increment(0);
+        }
         for outcome in STAGE_OUTCOMES {
-            counter!("pipeline_stages_ended_total", "outcome" => outcome).increment(0);
+            counter!("wharfinger_pipeline_stages_ended_total", "outcome" => outcome).increment(0);
         }
         for reason in REBUILD_REASONS {
             counter!("wharfinger_quota_rebuilds_total", "reason" => reason).increment(0);
@@ -221,11 +279,11 @@ pub mod metric {
     }
 
     pub fn redis_away(is_away: bool) {
-        gauge!("quota_redis_away").set(f64::from(u8::from(is_away)));
+        gauge!("wharfinger_quota_redis_away").set(f64::from(u8::from(is_away)));
     }
 
     pub fn broker_up(is_up: bool) {
-        gauge!("broker_up").set(f64::from(u8::from(is_up)));
+        gauge!("wharfinger_broker_up").set(f64::from(u8::from(is_up)));
     }
 
     /// A message was moved to the dead letters.
@@ -241,7 +299,7 @@ pub mod metric {
             CompletionResult::Quarantined => "quarantined",
             CompletionResult::LeaseLost => "lease_lost",
         };
-        counter!("pipeline_stages_ended_total", "outcome" => outcome).increment(1);
+        counter!("wharfinger_pipeline_stages_ended_total", "outcome" => outcome).increment(1);
     }
 
     pub fn stuck_recovered(action: &'static str) {
@@ -300,11 +358,11 @@ pub mod metric {
 
     pub fn count_deliveries(destination: Destination, outcome: Delivery, count: u64) {
         let labels = [("destination", destination.as_str()), ("outcome", outcome.as_str())];
-        counter!("notification_deliveries_total", &labels).increment(count);
+        counter!("wharfinger_notification_deliveries_total", &labels).increment(count);
     }
 
     pub fn webhook_disabled(is_disabled: bool) {
-        gauge!("webhook_disabled").set(f64::from(u8::from(is_disabled)));
+        gauge!("wharfinger_webhook_disabled").set(f64::from(u8::from(is_disabled)));
     }
 
     pub fn sweep_succeeded(sweep: &'static str, at: UnixMs) {

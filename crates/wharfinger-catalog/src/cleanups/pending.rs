@@ -30,19 +30,22 @@ pub const EXHAUSTED_RETRY_MS: i64 = 86_400_000;
 pub(crate) struct NewCleanup {
     pub(crate) id: CleanupId,
     pub(crate) file: File,
+    /// Who ordered the delete.
+    pub(crate) ordered_by: Option<String>,
     pub(crate) storage_type: &'static str,
     pub(crate) max_attempts: u32,
 }
 
 /// The last four values are the same for all new rows.
 const INSERT: &str = "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, \
-    document_id, size, max_attempts, created_at, next_attempt_at, finish_at, in_parts, attempts, exhausted, \
-    lease_token, lease_until) VALUES ";
+    document_id, size, max_attempts, created_at, next_attempt_at, finish_at, in_parts, ordered_by, attempts, \
+    exhausted, lease_token, lease_until) VALUES ";
 
 impl NewCleanup {
-    pub(crate) fn of(file: File, rows: &RowSettings, now: UnixMs) -> NewCleanup {
+    pub(crate) fn of(file: File, ordered_by: Option<&str>, rows: &RowSettings, now: UnixMs) -> NewCleanup {
         let (storage_type, max_attempts) = (rows.storage_type, rows.cleanup_max_attempts);
-        NewCleanup { id: CleanupId(fresh_id(now)), file, storage_type, max_attempts }
+        let ordered_by = ordered_by.map(str::to_owned);
+        NewCleanup { id: CleanupId(fresh_id(now)), file, ordered_by, storage_type, max_attempts }
     }
 
     fn args(&self, reason: &str, finish_at: UnixMs, now: UnixMs) -> Vec<Arg> {
@@ -60,11 +63,12 @@ impl NewCleanup {
             now,
             finish_at,
             i64::from(file.part_size.is_some()),
+            self.ordered_by.as_deref(),
         ]
     }
 }
 
-const COLUMNS: usize = 12;
+const COLUMNS: usize = 13;
 
 /// Writes cleanups, each with its reason and the time from which it can finish, in few statements.
 pub(crate) async fn insert_all(
@@ -196,7 +200,7 @@ impl Write for RecordOutcomes {
             .collect();
         if !finished.is_empty() {
             let held: Vec<_> = finished.iter().map(|claim| (claim.id.to_string(), claim.token)).collect();
-            let logged = "id, file_path, reason, tenant_id, document_id, size";
+            let logged = "id, file_path, reason, ordered_by, tenant_id, document_id, size";
             let done = engine::finish(tx, &CLEANUPS, &held, logged).await?;
             totals.done += done.len() as u64;
             deletion_log::record(tx, &done, self.now).await?;
@@ -272,7 +276,7 @@ impl Write for RetryNow {
 }
 
 /// A condition to append to another one. Cleanups have a tenant and no user.
-fn tenant_condition(scope: &Scope, args: &mut Vec<Arg>) -> String {
+pub(crate) fn tenant_condition(scope: &Scope, args: &mut Vec<Arg>) -> String {
     match scope {
         Scope::All => String::new(),
         Scope::Tenant(tenant) | Scope::User(tenant, _) => {

@@ -4,6 +4,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _};
 use tokio::time::{Instant, sleep, timeout};
@@ -90,8 +91,15 @@ pub(crate) struct Pools {
     pub(crate) health: PgPool,
 }
 
+/// A pool without the maintenance task of sqlx 0.9. The task counts idle connections, and a race lets that count wrap below
+/// zero. Then the task loops for ever: it uses a whole core, and the process does not end. Without limits on the age of
+/// connections the task does not run.
+pub(crate) fn without_maintenance<DB: sqlx::Database>(options: PoolOptions<DB>) -> PoolOptions<DB> {
+    options.idle_timeout(None).max_lifetime(None)
+}
+
 fn new_pool(options: PgConnectOptions, connections_max: u32) -> PgPool {
-    PgPoolOptions::new()
+    without_maintenance(PgPoolOptions::new())
         .max_connections(connections_max)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         // This query replaces the ping of the pool. It costs one round trip, too, and also finds a read-only server.

@@ -4,12 +4,14 @@
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use futures::FutureExt as _;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::audit_log::{self, AuditEntry};
 use crate::database::sql::{Tx, TxConnection};
 use crate::error::CatalogError;
 use crate::sweeps::Fence;
@@ -47,21 +49,22 @@ pub(crate) trait AnyWrite: Send {
     fn run<'a>(&'a mut self, tx: &'a mut Tx<'_>) -> Boxed<'a, Result<bool, CatalogError>>;
 }
 
-/// One execution of a write, under a fence if a sweep writes.
+/// One execution of a write, under a fence if a sweep writes, with a line of the audit log if a person asked for it.
 pub(crate) struct WriteExecution<W: Write> {
     write: W,
     fence: Option<Fence>,
+    audit: Option<Arc<AuditEntry>>,
     outcome: Option<TxOutcome<W::Answer>>,
 }
 
 impl<W: Write> WriteExecution<W> {
-    pub(crate) fn new(write: W, fence: Option<Fence>) -> WriteExecution<W> {
-        WriteExecution { write, fence, outcome: None }
+    pub(crate) fn new(write: W, fence: Option<Fence>, audit: Option<Arc<AuditEntry>>) -> WriteExecution<W> {
+        WriteExecution { write, fence, audit, outcome: None }
     }
 
     /// The answer of the last run.
     pub(crate) fn into_answer(self) -> Result<W::Answer, CatalogError> {
-        let missing = || CatalogError::Unavailable("the write did not run".into());
+        let missing = || CatalogError::Unavailable("the write was left out of its batch".into());
         self.outcome.map(TxOutcome::into_inner).ok_or_else(missing)
     }
 }
@@ -74,6 +77,9 @@ impl<W: Write> AnyWrite for WriteExecution<W> {
             }
             let outcome = self.write.write(tx).await?;
             let commits = matches!(outcome, TxOutcome::Commit(_));
+            if let Some(entry) = self.audit.as_ref().filter(|_| commits) {
+                audit_log::insert(tx, entry).await?;
+            }
             self.outcome = Some(outcome);
             Ok(commits)
         })
@@ -118,7 +124,7 @@ impl BatchedWrite {
             (Some(Ok(false)), Err(why)) => Err(CatalogError::Unavailable(why)),
             (Some(Ok(true)), Err(why)) => Err(CatalogError::Unknown(why)),
             (Some(Err(error)), _) => Err(error),
-            (None, Ok(())) => Err(CatalogError::Unavailable("the write did not run".into())),
+            (None, Ok(())) => Err(CatalogError::Unavailable("the write was left out of its batch".into())),
             (None, Err(why)) => Err(CatalogError::Unavailable(why)),
         };
         self.write.answer(result);

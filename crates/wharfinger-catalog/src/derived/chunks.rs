@@ -135,8 +135,8 @@ fn decode(row: &Row) -> Result<ChunkRow, CatalogError> {
     })
 }
 
-/// Decodes a chunk with its vector, if it has one.
-pub(crate) fn is_readable(row: &Row) -> Result<(), CatalogError> {
+/// Fails if the chunk, or its vector if it has one, cannot be read.
+pub(crate) fn check_readable(row: &Row) -> Result<(), CatalogError> {
     decode(row)?;
     row.parsed::<FileId>("file_id")?;
     row.maybe_blob("vector").map(drop)

@@ -10,7 +10,7 @@ use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::stage_end::{StageOutput, TextPart};
 
 use crate::Catalog;
-use crate::RowSettings;
+use crate::changes::Committer;
 use crate::cleanups::pending;
 use crate::database::sql::{Row, Tx, args, places};
 use crate::database::writer::{TxOutcome, Write};
@@ -25,13 +25,14 @@ const STRAGGLER_MS_MAX: i64 = 15 * 60_000;
 pub(crate) async fn delete_for(
     tx: &mut Tx<'_>,
     changes: &[&Change],
-    rows: &RowSettings,
+    committer: &Committer,
 ) -> Result<(), CatalogError> {
     let ended = changes.iter().filter_map(|change| Some((*change, change.cleanup.as_ref()?)));
     let ended: Vec<(&Change, &Cleanup)> = ended.collect();
     let Some(now) = ended.iter().map(|(change, _)| change.after.updated_at).max() else { return Ok(()) };
     let of_original = |(change, cleanup): &(&Change, &Cleanup)| {
-        let new = pending::NewCleanup::of(change.after.clone(), rows, now);
+        let file = change.after.clone();
+        let new = pending::NewCleanup::of(file, Some(&committer.actor), &committer.rows, now);
         (new, cleanup.reason.as_str(), cleanup.finish_at)
     };
     pending::insert_all(tx, &ended.iter().map(of_original).collect::<Vec<_>>(), now).await?;
@@ -56,7 +57,7 @@ pub(crate) async fn delete_for(
             cleanups.push(cleanup_of_derived(
                 &row,
                 &change.after,
-                rows,
+                committer,
                 (cleanup.reason.as_str(), cleanup.finish_at),
                 now,
             )?);
@@ -69,14 +70,14 @@ pub(crate) async fn delete_for(
 fn cleanup_of_derived<'r>(
     row: &Row,
     file: &File,
-    rows: &RowSettings,
+    committer: &Committer,
     (reason, finish_at): (&'r str, UnixMs),
     now: UnixMs,
 ) -> Result<(pending::NewCleanup, &'r str, UnixMs), CatalogError> {
     let key = ObjectKey::parse(&row.text("key")?)
         .map_err(|_| CatalogError::Corrupt("objects holds an invalid key".into()))?;
     let file = File { key, size: 0, part_size: None, ..file.clone() };
-    let new = pending::NewCleanup::of(file, rows, now);
+    let new = pending::NewCleanup::of(file, Some(&committer.actor), &committer.rows, now);
     Ok((new, reason, finish_at.max(now.saturating_add(STRAGGLER_MS_MAX))))
 }
 
@@ -86,7 +87,7 @@ pub(crate) async fn store(
     file: &File,
     end: &StageEnd,
     output: &StageOutput,
-    rows: &RowSettings,
+    committer: &Committer,
     now: UnixMs,
 ) -> Result<(), CatalogError> {
     let id = file.id.to_string();
@@ -118,7 +119,8 @@ pub(crate) async fn store(
     // Objects of earlier attempts are not used any more.
     let sql = "DELETE FROM objects WHERE file_id = $1 AND kind = 'derived' AND made_by <> $2 RETURNING key";
     let replaced = tx.rows(sql, args![id, attempt_id(end.job, end.token)]).await?;
-    let cleanups = replaced.iter().map(|row| cleanup_of_derived(row, file, rows, ("superseded", now), now));
+    let cleanups =
+        replaced.iter().map(|row| cleanup_of_derived(row, file, committer, ("superseded", now), now));
     pending::insert_all(tx, &cleanups.collect::<Result<Vec<_>, _>>()?, now).await
 }
 
@@ -165,9 +167,10 @@ impl Write for AddObjects {
 }
 
 pub(crate) fn decode_part(row: &Row) -> Result<TextPart, CatalogError> {
+    let key = row.text("key")?;
     Ok(TextPart {
-        key: ObjectKey::parse(&row.text("key")?)
-            .map_err(|_| CatalogError::Corrupt("text_parts holds an invalid key".into()))?,
+        key: ObjectKey::parse(&key)
+            .map_err(|_| CatalogError::Corrupt(format!("text_parts has the invalid key {key:?}")))?,
         pin: Pin { etag: row.text("etag")?, version_id: row.maybe_text("object_version")? },
         bytes: row.bytes("bytes")?,
     })

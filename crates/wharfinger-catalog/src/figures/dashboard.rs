@@ -228,7 +228,7 @@ impl Catalog {
     }
 
     /// A number that changes when a file of the scope changes.
-    pub async fn change_counter(&self, scope: &Scope) -> Result<i64, CatalogError> {
+    pub async fn files_revision(&self, scope: &Scope) -> Result<i64, CatalogError> {
         let mut args = args![];
         let owned = scope.condition(&mut args);
         let sql = format!(

@@ -63,8 +63,9 @@ impl Write for IncrementFact {
                 args![self.name.as_str()],
             )
             .await?;
-        let row =
-            row.ok_or_else(|| CatalogError::Corrupt("a counter is missing after it was raised".into()))?;
+        let row = row.ok_or_else(|| {
+            CatalogError::Corrupt(format!("catalog_facts has no row {} after it was raised", self.name))
+        })?;
         Ok(TxOutcome::Commit(row.int("raised")?))
     }
 }

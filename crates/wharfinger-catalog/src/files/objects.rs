@@ -57,7 +57,7 @@ impl Write for RepeatCleanup {
             .await?;
         if changed == 0 {
             let Cleanup { reason, finish_at } = &self.cleanup;
-            let new = pending::NewCleanup::of(self.file.clone(), &self.rows, self.now);
+            let new = pending::NewCleanup::of(self.file.clone(), None, &self.rows, self.now);
             pending::insert_all(tx, &[(new, reason.as_str(), *finish_at)], self.now).await?;
         }
         Ok(TxOutcome::Commit(()))

@@ -122,7 +122,7 @@ impl Catalog {
     }
 
     /// Deletes undelivered lines from before a time; returns how many.
-    pub async fn purge_old_lines(
+    pub async fn purge_old_outbox_lines(
         &self,
         destination: Destination,
         before: UnixMs,

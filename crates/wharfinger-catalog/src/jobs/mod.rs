@@ -7,4 +7,5 @@ pub(crate) mod effects;
 pub(crate) mod recoveries;
 pub(crate) mod stage_claims;
 pub(crate) mod stage_ends;
+pub(crate) mod stage_workers;
 pub(crate) mod stuck_files;

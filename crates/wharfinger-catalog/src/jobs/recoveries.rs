@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::id::{FileId, TenantId};
+use wharfinger_lifecycle::file::File;
+use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::recovery::{self, JobRecord, RecoveryDecision, RecoveryTrigger};
-use wharfinger_lifecycle::state::Status;
 
 use crate::Catalog;
 use crate::changes::Committer;
@@ -30,9 +30,9 @@ pub struct Recovery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecoveryOutcome {
     /// It waits again for the stage that stopped.
-    Queued { from: Status, retry_count: u32 },
+    Queued { before: Box<File>, retry_count: u32 },
     /// It was recovered too often: its job is a dead letter now.
-    Failed { tenant: TenantId, why: String },
+    Failed { before: Box<File>, why: String },
     /// Its job is valid and waits: nothing was changed.
     Waiting,
     /// A worker has a valid lease: nothing was changed.
@@ -78,9 +78,11 @@ impl Write for RecoverFiles {
                 RecoveryDecision::Stuck(change) => {
                     let after = &change.after;
                     let outcome = match after.status.is_working() {
-                        true => RecoveryOutcome::Queued { from: file.status, retry_count: after.retry_count },
+                        true => {
+                            RecoveryOutcome::Queued { before: Box::new(file), retry_count: after.retry_count }
+                        }
                         false => RecoveryOutcome::Failed {
-                            tenant: file.tenant.clone(),
+                            before: Box::new(file),
                             why: after.error.clone().unwrap_or_default(),
                         },
                     };

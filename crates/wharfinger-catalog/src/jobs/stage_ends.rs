@@ -60,7 +60,7 @@ impl Write for EndStages {
                 continue;
             };
             if let Some(output) = end.outcome.output(&self.plan) {
-                outputs::store(tx, &file, end, output, &self.committer.rows, self.now).await?;
+                outputs::store(tx, &file, end, output, &self.committer, self.now).await?;
             }
             let decided = stage_end::decide(&file, &job.held, &end.outcome, &self.plan, self.now);
             let (change, result) = decided.map_err(|refusal| refused(&file, refusal))?;

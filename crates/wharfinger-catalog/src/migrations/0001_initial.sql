@@ -154,6 +154,12 @@ CREATE TABLE jobs (
     CHECK (state <> 'leased' OR (lease_until IS NOT NULL AND deadline_at IS NOT NULL))
 );
 
+-- When a worker last asked for jobs of each stage.
+CREATE TABLE stage_workers (
+    stage   TEXT {bytes} PRIMARY KEY,
+    seen_at BIGINT NOT NULL
+);
+
 -- The last rank of each tenant in each queue with a fair order, and in the row of the tenant '' the virtual time.
 CREATE TABLE queue_tenants (
     queue     TEXT {bytes} NOT NULL,
@@ -214,6 +220,8 @@ CREATE TABLE pending_cleanups (
     file_path       TEXT {bytes} NOT NULL,
     storage_type    TEXT NOT NULL,
     reason          TEXT NOT NULL,
+    -- The sweep, check, worker or caller that ordered the delete. NULL: bytes that came after the end of their file.
+    ordered_by      TEXT,
     tenant_id       TEXT {bytes} NOT NULL,
     document_id     TEXT {bytes} NOT NULL,
     size            BIGINT NOT NULL,
@@ -242,9 +250,22 @@ CREATE TABLE deletion_log (
     objects    BIGINT NOT NULL,
     size       BIGINT NOT NULL,
     reason     TEXT NOT NULL,
+    ordered_by TEXT,
     tenant_id  TEXT {bytes} NOT NULL,
     file_id    TEXT {bytes} NOT NULL,
     deleted_at BIGINT NOT NULL
+);
+
+-- What operators and admins did.
+CREATE TABLE audit_log (
+    id        TEXT {bytes} PRIMARY KEY,
+    at        BIGINT NOT NULL,
+    actor     TEXT NOT NULL,
+    action    TEXT NOT NULL,
+    tenant_id TEXT {bytes},
+    subject   TEXT NOT NULL,
+    -- A JSON object.
+    detail    TEXT NOT NULL
 );
 
 CREATE TABLE notifications (
@@ -329,11 +350,29 @@ CREATE TABLE sweeps (
     lease_until     BIGINT NOT NULL DEFAULT 0
 );
 
+-- The last runs of each sweep. A run under the lease has its row from its claim on: while `ended_at` is NULL, it runs or
+-- its process was lost. Other runs get their row when they end. Ids begin with the time of the start.
+CREATE TABLE sweep_runs (
+    id         TEXT {bytes} PRIMARY KEY,
+    sweep      TEXT {bytes} NOT NULL,
+    started_at BIGINT NOT NULL,
+    ended_at   BIGINT,
+    dry_run    BIGINT NOT NULL,
+    started_by TEXT NOT NULL,
+    instance   TEXT NOT NULL,
+    -- 1: it found nothing to do.
+    idle       BIGINT NOT NULL,
+    result     TEXT,
+    error      TEXT
+);
+
 -- Scans that compare the store with the catalog: the current one, and the last that ended.
 CREATE TABLE orphan_scans (
     id         TEXT {bytes} PRIMARY KEY,
     -- The store and the settings of the scan: it is resumed only under the same.
     premise    TEXT NOT NULL,
+    -- 1: its findings are only shown. Nothing is deleted for them.
+    dry_run    BIGINT NOT NULL,
     started_at BIGINT NOT NULL,
     ended_at   BIGINT,
     -- How many cleanups it has written.

@@ -56,6 +56,12 @@ CREATE INDEX pending_cleanups_by_document ON pending_cleanups (document_id);
 CREATE INDEX pending_cleanups_by_path ON pending_cleanups (file_path);
 
 CREATE INDEX deletion_log_by_time ON deletion_log (deleted_at, id);
+CREATE INDEX deletion_log_of_tenant ON deletion_log (tenant_id, deleted_at, id);
+
+CREATE INDEX audit_log_by_time ON audit_log (at, id);
+CREATE INDEX audit_log_of_tenant ON audit_log (tenant_id, id);
+
+CREATE INDEX sweep_runs_by_sweep ON sweep_runs (sweep, id);
 
 CREATE INDEX notifications_by_user ON notifications (tenant_id, user_id, id);
 

@@ -149,7 +149,7 @@ impl<'c> MigrationSession<'c> {
     async fn apply(&mut self, step: ApplyStep) -> Result<bool, CatalogError> {
         let catalog = self.catalog;
         catalog.faults.write_started::<ApplyStep>();
-        let mut execution = WriteExecution::new(step, None);
+        let mut execution = WriteExecution::new(step, None, None);
         let give_up = Instant::now() + TABLE_LOCK_MAX_WAIT;
         loop {
             let begin = async { Ok::<_, CatalogError>(self.connection.begin().await?) };

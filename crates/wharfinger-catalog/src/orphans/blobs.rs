@@ -24,6 +24,11 @@ pub const REASON_ORPHAN: &str = "orphan_blob";
 pub(crate) const MUST_EXIST: &str = "f.pipeline_status NOT IN ('registered', 'deleted') AND (o.kind = 'original' \
     OR EXISTS (SELECT 1 FROM text_parts t WHERE t.file_id = o.file_id AND t.key = o.key))";
 
+/// The condition of an object `b` that may not be deleted: its row has a file that is not deleted, or no file, which is
+/// damage.
+const HAS_LIVE_ROW: &str = "EXISTS (SELECT 1 FROM objects o LEFT JOIN files f ON f.id = o.file_id \
+    WHERE o.key = b.key AND f.pipeline_status IS DISTINCT FROM 'deleted')";
+
 /// What the catalog expects of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectState {
@@ -57,6 +62,7 @@ struct QueueOrphans {
     scan: String,
     after: String,
     limit: usize,
+    ordered_by: &'static str,
     storage_type: &'static str,
     max_attempts: u32,
     now: UnixMs,
@@ -72,7 +78,7 @@ pub struct QueuedOrphans {
     pub last: Option<String>,
 }
 
-const CLEANUP_COLUMNS: usize = 9;
+const CLEANUP_COLUMNS: usize = 10;
 
 impl Write for QueueOrphans {
     type Answer = QueuedOrphans;
@@ -81,11 +87,12 @@ impl Write for QueueOrphans {
         // Another scan with the same orphans waits for this transaction, and then skips them.
         let lock = tx.dialect().pick("", "FOR UPDATE OF b");
         let sql = format!(
-            "SELECT b.key, b.size, CAST(CASE WHEN EXISTS (SELECT 1 FROM objects o LEFT JOIN files f \
-             ON f.id = o.file_id WHERE o.key = b.key AND f.pipeline_status IS DISTINCT FROM 'deleted') \
+            "SELECT b.key, b.size, CAST(CASE WHEN {HAS_LIVE_ROW} \
              OR EXISTS (SELECT 1 FROM pending_cleanups p WHERE p.file_path = b.key AND p.storage_type = $4) \
              THEN 0 ELSE 1 END AS BIGINT) AS is_orphan FROM orphan_blobs b \
-             WHERE b.scan_id = $1 AND b.queued_at IS NULL AND b.key > $2 ORDER BY b.key LIMIT $3 {lock}"
+             WHERE b.scan_id = $1 AND b.queued_at IS NULL AND b.key > $2 \
+             AND EXISTS (SELECT 1 FROM orphan_scans s WHERE s.id = $1 AND s.dry_run = 0) \
+             ORDER BY b.key LIMIT $3 {lock}"
         );
         let args = args![self.scan.as_str(), self.after.as_str(), self.limit as i64, self.storage_type];
         let rows = tx.rows_built(sql, args).await?;
@@ -132,6 +139,7 @@ impl QueueOrphans {
                     key.as_str(),
                     self.storage_type,
                     REASON_ORPHAN,
+                    self.ordered_by,
                     key.owner().map_or_else(String::new, |(tenant, _)| tenant.to_string()),
                     key.file().map_or_else(String::new, |file| file.to_string()),
                     *size,
@@ -140,8 +148,8 @@ impl QueueOrphans {
                 ]);
             }
             let sql = format!(
-                "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, tenant_id, document_id, size, \
-                 max_attempts, created_at, next_attempt_at, finish_at, attempts, in_parts, exhausted, lease_token, \
+                "INSERT INTO pending_cleanups (id, file_path, storage_type, reason, ordered_by, tenant_id, \
+                 document_id, size, max_attempts, created_at, next_attempt_at, finish_at, attempts, in_parts, exhausted, lease_token, \
                  lease_until) VALUES {}",
                 rows.join(", ")
             );
@@ -172,7 +180,7 @@ pub(crate) async fn delete_cleaned(tx: &mut Tx<'_>, keys: &[&str]) -> Result<u64
 /// The state of the cleanups of a scan. All orphan cleanups since the start of the scan count as waiting, those of a later
 /// scan included: the rows of orphans belong to the last scan that found them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OrphanCleanups {
+pub struct OrphanCleanupCounts {
     pub queued: u64,
     pub deleted: u64,
     /// Waiting cleanups that failed at least once.
@@ -184,7 +192,14 @@ pub struct OrphanCleanups {
 pub struct Orphans {
     pub count: u64,
     pub bytes: u64,
-    pub samples: Vec<OrphanBlob>,
+    pub samples: Vec<FoundOrphan>,
+}
+
+/// An orphan with the deleted file that it belonged to, if the file's row still exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundOrphan {
+    pub blob: OrphanBlob,
+    pub file_name: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,6 +207,9 @@ pub struct MissingBlob {
     pub key: String,
     pub file_id: String,
     pub file_name: String,
+    pub size: u64,
+    /// When its row was written.
+    pub created_at: UnixMs,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -209,8 +227,9 @@ fn folders(scope: &Scope) -> [String; 2] {
     }
 }
 
-fn decode_orphan(row: &Row) -> Result<OrphanBlob, CatalogError> {
-    Ok(OrphanBlob { key: row.text("key")?, size: row.bytes("size")?, modified_at: row.int("modified_at")? })
+fn decode_orphan(row: &Row) -> Result<FoundOrphan, CatalogError> {
+    let (key, size, modified_at) = (row.text("key")?, row.bytes("size")?, row.int("modified_at")?);
+    Ok(FoundOrphan { blob: OrphanBlob { key, size, modified_at }, file_name: row.maybe_text("file_name")? })
 }
 
 fn decode_missing(row: &Row) -> Result<MissingBlob, CatalogError> {
@@ -218,6 +237,8 @@ fn decode_missing(row: &Row) -> Result<MissingBlob, CatalogError> {
         key: row.text("key")?,
         file_id: row.text("file_id")?,
         file_name: row.text("file_name")?,
+        size: row.bytes("size")?,
+        created_at: row.int("created_at")?,
     })
 }
 
@@ -288,18 +309,21 @@ impl Catalog {
         Ok(found)
     }
 
-    /// Writes cleanups for at most `limit` orphans of a scan after a key. Each is checked against the rows again.
+    /// Writes cleanups for at most `limit` orphans of a scan after a key. Each is checked against the rows again. Those of a
+    /// dry run are never queued.
     pub async fn queue_orphans(
         &self,
         scan: &str,
         after: &str,
         limit: usize,
+        ordered_by: &'static str,
         now: UnixMs,
     ) -> Result<QueuedOrphans, CatalogError> {
         self.write(QueueOrphans {
             scan: scan.to_owned(),
             after: after.to_owned(),
             limit,
+            ordered_by,
             storage_type: self.rows.storage_type,
             max_attempts: self.rows.cleanup_max_attempts,
             now,
@@ -307,7 +331,7 @@ impl Catalog {
         .await
     }
 
-    pub async fn orphan_cleanups(&self, scan: &str) -> Result<OrphanCleanups, CatalogError> {
+    pub async fn orphan_cleanup_counts(&self, scan: &str) -> Result<OrphanCleanupCounts, CatalogError> {
         let mut reader = self.reader().await?;
         // The reason is part of the text, as in the condition of the index: with a bound value the index is not used.
         let sql = format!(
@@ -316,28 +340,27 @@ impl Catalog {
              WHERE s.id = $1 GROUP BY s.id, s.queued"
         );
         let rows = reader.tx(&self.faults).rows_built(sql, args![scan]).await?;
-        rows.first().map_or(Ok(OrphanCleanups::default()), |row| {
+        rows.first().map_or(Ok(OrphanCleanupCounts::default()), |row| {
             let queued = row.bytes("queued")?;
             let deleted = queued.saturating_sub(row.bytes("waiting")?);
-            Ok(OrphanCleanups { queued, deleted, failed: row.bytes("failed")?.min(queued) })
+            Ok(OrphanCleanupCounts { queued, deleted, failed: row.bytes("failed")?.min(queued) })
         })
     }
 
-    /// The known orphans of a scope that are not deleted yet.
+    /// The known orphans of a scope that are not deleted yet and still have no live row, counted up to [`COUNTED_MAX`].
     pub async fn orphans(&self, scope: &Scope, samples: usize) -> Result<Orphans, CatalogError> {
         let mut orphans = Orphans::default();
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);
+        let is_orphan = format!("b.key > $1 AND b.key < $2 AND NOT {HAS_LIVE_ROW}");
         for folder in folders(scope) {
             let behind = key::end_of_folder(&folder);
-            let total = tx
-                .row(
-                    "SELECT COUNT(*) AS count, CAST(COALESCE(SUM(size), 0) AS BIGINT) AS bytes FROM orphan_blobs \
-                     WHERE key > $1 AND key < $2",
-                    args![folder.as_str(), behind.as_str()],
-                )
-                .await?;
-            if let Some(total) = total {
+            let sql = format!(
+                "SELECT COUNT(*) AS count, CAST(COALESCE(SUM(size), 0) AS BIGINT) AS bytes FROM \
+                 (SELECT b.size FROM orphan_blobs b WHERE {is_orphan} LIMIT $3) AS found"
+            );
+            let args = args![folder.as_str(), behind.as_str(), COUNTED_MAX as i64];
+            for total in tx.rows_built(sql, args).await? {
                 orphans.count += total.bytes("count")?;
                 orphans.bytes += total.bytes("bytes")?;
             }
@@ -345,12 +368,12 @@ impl Catalog {
             if wanted == 0 {
                 continue;
             }
-            let rows = tx
-                .rows(
-                    "SELECT key, size, modified_at FROM orphan_blobs WHERE key > $1 AND key < $2 ORDER BY key LIMIT $3",
-                    args![folder, behind, wanted as i64],
-                )
-                .await?;
+            let sql = format!(
+                "SELECT b.key, b.size, b.modified_at, (SELECT f.file_name FROM objects o JOIN files f \
+                 ON f.id = o.file_id WHERE o.key = b.key) AS file_name \
+                 FROM orphan_blobs b WHERE {is_orphan} ORDER BY b.key LIMIT $3"
+            );
+            let rows = tx.rows_built(sql, args![folder, behind, wanted as i64]).await?;
             orphans.samples.extend(rows.iter().map(decode_orphan).collect::<Result<Vec<_>, _>>()?);
         }
         Ok(orphans)
@@ -375,7 +398,11 @@ impl Catalog {
             if wanted == 0 {
                 continue;
             }
-            let sql = format!("SELECT m.key, o.file_id, f.file_name {from_missing} ORDER BY m.key LIMIT $3");
+            let sql = format!(
+                "SELECT m.key, o.file_id, f.file_name, o.created_at, CASE WHEN o.kind = 'original' THEN f.size \
+                 ELSE COALESCE((SELECT t.bytes FROM text_parts t WHERE t.file_id = o.file_id AND t.key = o.key), 0) \
+                 END AS size {from_missing} ORDER BY m.key LIMIT $3"
+            );
             let rows = tx.rows_built(sql, args![folder, behind, wanted as i64]).await?;
             missing.samples.extend(rows.iter().map(decode_missing).collect::<Result<Vec<_>, _>>()?);
         }

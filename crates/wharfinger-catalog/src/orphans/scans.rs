@@ -65,6 +65,8 @@ impl std::ops::AddAssign for ScanTotals {
 pub struct OrphanScan {
     pub id: String,
     pub premise: String,
+    /// Its findings are only shown. Nothing is deleted for them.
+    pub is_dry_run: bool,
     pub started_at: UnixMs,
     pub ranges: Vec<ScanRange>,
 }
@@ -106,8 +108,8 @@ impl Write for BeginScan {
         tx.run("DELETE FROM orphan_scans WHERE ended_at IS NULL", args![]).await?;
         let id = self.scan.id.as_str();
         tx.run(
-            "INSERT INTO orphan_scans (id, premise, started_at, queued) VALUES ($1, $2, $3, 0)",
-            args![id, self.scan.premise.as_str(), self.scan.started_at],
+            "INSERT INTO orphan_scans (id, premise, dry_run, started_at, queued) VALUES ($1, $2, $3, $4, 0)",
+            args![id, self.scan.premise.as_str(), i64::from(self.scan.is_dry_run), self.scan.started_at],
         )
         .await?;
         for range in &self.scan.ranges {
@@ -311,7 +313,7 @@ impl Catalog {
         let mut reader = self.reader().await?;
         let mut tx = reader.tx(&self.faults);
         let row = tx
-            .row("SELECT id, premise, started_at FROM orphan_scans WHERE ended_at IS NULL", args![])
+            .row("SELECT id, premise, dry_run, started_at FROM orphan_scans WHERE ended_at IS NULL", args![])
             .await?;
         let Some(row) = row else { return Ok(None) };
         let id = row.text("id")?;
@@ -325,6 +327,7 @@ impl Catalog {
         Ok(Some(OrphanScan {
             id,
             premise: row.text("premise")?,
+            is_dry_run: row.int("dry_run")? != 0,
             started_at: row.int("started_at")?,
             ranges: ranges.iter().map(decode_range).collect::<Result<_, _>>()?,
         }))
@@ -334,11 +337,12 @@ impl Catalog {
     pub async fn begin_scan(
         &self,
         premise: &str,
+        is_dry_run: bool,
         ranges: Vec<ScanRange>,
         now: UnixMs,
     ) -> Result<OrphanScan, CatalogError> {
         let (id, premise) = (fresh_id(now).to_string(), premise.to_owned());
-        let scan = OrphanScan { id, premise, started_at: now, ranges };
+        let scan = OrphanScan { id, premise, is_dry_run, started_at: now, ranges };
         self.write(BeginScan { scan: scan.clone() }).await?;
         Ok(scan)
     }
@@ -358,6 +362,15 @@ impl Catalog {
     pub async fn end_scan(&self, scan: &str, alert: Option<String>, now: UnixMs) -> Result<(), CatalogError> {
         let alert = alert.filter(|_| self.rows.targets.slack);
         self.write(EndScan { scan: scan.to_owned(), now, alert }).await?
+    }
+
+    /// Some keys that a scan has found, in order.
+    pub async fn found_keys(&self, scan: &str, limit: usize) -> Result<Vec<String>, CatalogError> {
+        let mut reader = self.reader().await?;
+        let sql =
+            "SELECT key FROM orphan_blobs WHERE scan_id = $1 AND queued_at IS NULL ORDER BY key LIMIT $2";
+        let rows = reader.tx(&self.faults).rows(sql, args![scan, limit as i64]).await?;
+        rows.iter().map(|row| row.text("key")).collect()
     }
 
     pub async fn last_scan_at(&self) -> Result<Option<UnixMs>, CatalogError> {

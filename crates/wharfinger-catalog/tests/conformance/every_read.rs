@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use wharfinger_catalog::{AbandonedRule, Catalog, Scope, fresh_id};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::stage::Stage;
 
 use super::query_plans::Meter;
 use super::sample::{HOUR, LIMIT, NOW, file_of, registration, tenant, user, with_key};
@@ -65,17 +66,21 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
         counts(catalog, scopes, meter).await;
     }
     for scope in scopes {
-        catalog.change_counter(scope).await.expect("read");
-        meter.record("change_counter");
+        catalog.files_revision(scope).await.expect("read");
+        meter.record("files_revision");
         catalog.dead_letter(scope, JobId(fresh_id(NOW))).await.expect("read");
         meter.record("dead_letter");
     }
     by_id(catalog, meter).await;
     of_tenants(catalog, meter).await;
+    catalog.waiting_stages(&Stage::ALL, NOW).await.expect("read");
+    meter.record("waiting_stages");
     catalog.sweeps().await.expect("read");
     meter.record("sweeps");
     catalog.sweep_ended_at("quota-sync").await.expect("read");
     meter.record("sweep_ended_at");
+    catalog.sweep_runs("quota-sync", None, 10).await.expect("read");
+    meter.record("sweep_runs");
     catalog.unreadable_rows(10).await.expect("read");
     meter.record("unreadable_rows");
     catalog.count_unreadable().await.expect("read");
@@ -84,14 +89,20 @@ pub(super) async fn lookups(catalog: &Catalog, scopes: &[Scope], meter: &Meter) 
     meter.record("service_key");
     catalog.service_keys(None, 10).await.expect("read");
     meter.record("service_keys");
+    for of in [None, Some(&tenant("harbour"))] {
+        catalog.audit_log(of, None, 10).await.expect("read");
+        meter.record("audit_log");
+    }
     catalog.fact("lease_key").await.expect("read");
     meter.record("fact");
     catalog.unfinished_scan().await.expect("read");
     meter.record("unfinished_scan");
     catalog.last_scan_at().await.expect("read");
     meter.record("last_scan_at");
-    catalog.orphan_cleanups("scan").await.expect("read");
-    meter.record("orphan_cleanups");
+    catalog.found_keys("scan", 10).await.expect("read");
+    meter.record("found_keys");
+    catalog.orphan_cleanup_counts("scan").await.expect("read");
+    meter.record("orphan_cleanup_counts");
     catalog.sample_keys().await.expect("read");
     meter.record("sample_keys");
 }

@@ -6,13 +6,12 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, KeyUse,
-    LeasedStageJob, MoveQuota, NewJob, OrphanBlob, QuotaOwner, Recovery, RedriveOutcome, Registration,
-    ScanProgress, ScanRange, Scope, StageEndContext, SweepClaim, SweepClaimOutcome, SweepRecord,
+    AbortedUpload, BatchEnding, Catalog, ChunkRow, ChunkVector, CleanupOutcome, Destination, LeasedStageJob,
+    MoveQuota, NewJob, QuotaOwner, Recovery, RedriveOutcome, Registration, Scope, StageEndContext,
 };
 use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::key::{ObjectKey, end_of_folder};
+use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::quarantine::QuarantineCause;
 use wharfinger_lifecycle::recovery::RecoveryTrigger;
@@ -21,18 +20,19 @@ use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput, TextPart};
 use wharfinger_lifecycle::state::Status;
 use wharfinger_lifecycle::tenant_policy::TenantPolicyChange;
 
+use super::audit_log;
 use super::batches::new_batch;
 use super::failing_catalog::{FailingCatalog, short};
 use super::query_plans::full_scans;
 use super::sample::{
     CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, WORK, claim, committed, confirm,
-    confirmed, deleted, file_of, new_job, pin, quarantined, registered, registration, tenant, with_key,
+    deleted, file_of, new_job, pin, quarantined, registered, registration, tenant, with_key,
 };
 use super::searching::{embedded, some_vectors};
-use super::service_keys::service_key;
 use super::source_files::source_files;
-use super::stages;
+use super::sweep_writes::{orphan_scans, sweeps};
 use super::test_db::{TestDb, dump_at, open};
+use super::{service_keys, stages};
 
 const ADA: (&str, &str) = ("harbour", "ada");
 const LATER: i64 = NOW + 10 * SECOND;
@@ -69,7 +69,8 @@ pub(super) async fn a_failed_write_changes_nothing(db: &TestDb) {
     quotas_and_facts(&mut failing).await;
     sweeps(&mut failing).await;
     orphan_scans(&mut failing).await;
-    service_keys(&mut failing).await;
+    service_keys::fail_writes(&mut failing).await;
+    audit_log::fail_writes(&mut failing).await;
     purging(&mut failing).await;
     let scans = full_scans(db, failing.statements(), &ALLOWED_SCANS).await;
     assert!(scans.is_empty(), "{}", scans.join("\n\n"));
@@ -235,6 +236,8 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
     for _ in 0..10 {
         stages::queued(db, &[Stage::Extract, Stage::Embed]).await;
     }
+    let see = async |catalog: &Catalog| catalog.see_stage_workers(&[Stage::Scan, Stage::Extract], NOW).await;
+    failing.fail_each_call(see).await;
     let take = stages::claim(Stage::Extract, 10, NOW + SECOND);
     let rank = async |catalog: &Catalog| catalog.rank_due(Stage::Extract, NOW + SECOND).await;
     assert_eq!(failing.fail_each_call(rank).await, 10);
@@ -427,59 +430,6 @@ async fn quotas_and_facts(failing: &mut FailingCatalog<'_>) {
     failing.fail_each_call(async |catalog| catalog.increment_fact("mark").await).await;
 }
 
-async fn sweeps(failing: &mut FailingCatalog<'_>) {
-    const NAME: &str = "orphans";
-    let asked =
-        SweepClaim { name: NAME, owner: "a process".into(), now: NOW, lease_ms: LEASE, only_if_due: true };
-    let answer = failing.fail_each_call(async |catalog| catalog.claim_sweep(asked.clone()).await).await;
-    let SweepClaimOutcome::Leased(fence) = answer else { panic!("{answer:?}") };
-    let extend = async |catalog: &Catalog| catalog.fenced(fence.clone()).extend_sweep(NOW + 2 * LEASE).await;
-    failing.fail_each_call(extend).await;
-    let record =
-        SweepRecord { name: NAME, started_at: NOW, ended_at: NOW, result: Some("{}".into()), error: None };
-    let write_record =
-        async |catalog: &Catalog| catalog.fenced(fence.clone()).record_sweep(record.clone()).await;
-    failing.fail_each_call(write_record).await;
-    let release =
-        async |catalog: &Catalog| catalog.fenced(fence.clone()).release_sweep(Some(NOW + DAY)).await;
-    failing.fail_each_call(release).await;
-    failing.fail_each_call(async |catalog| catalog.advance_sweep(NAME, NOW + DAY, NOW + HOUR).await).await;
-}
-
-async fn orphan_scans(failing: &mut FailingCatalog<'_>) {
-    let kept = confirmed(&failing.db.catalog, ADA, 1).await;
-    let range = ScanRange::new(0, "uploads/", "uploads/".into(), end_of_folder("uploads/"));
-    let begin = async |catalog: &Catalog| catalog.begin_scan("premise", vec![range.clone()], NOW).await;
-    let scan = failing.fail_each_call(begin).await;
-    let progress = ScanProgress {
-        scan: scan.id.clone(),
-        ordinal: 0,
-        from: "uploads/".into(),
-        to: end_of_folder("uploads/"),
-        listed: 10,
-        foreign: 1,
-        found: vec![OrphanBlob { key: "uploads/stray".into(), size: 7, modified_at: NOW }],
-        missing: vec![kept.key.to_string()],
-        now: NOW,
-    };
-    failing.fail_each_call(async |catalog| catalog.advance_scan(progress.clone()).await).await;
-    assert!(failing.fail_each_call(async |catalog| catalog.finish_range(&scan.id, 0, 100).await).await);
-    failing.fail_each_call(async |catalog| catalog.queue_orphans(&scan.id, "", 100, NOW).await).await;
-    let end = async |catalog: &Catalog| catalog.end_scan(&scan.id, Some("many".into()), NOW).await;
-    failing.fail_each_call(end).await;
-}
-
-async fn service_keys(failing: &mut FailingCatalog<'_>) {
-    let key = service_key("01", NOW);
-    assert!(failing.fail_each_call(async |catalog| catalog.create_service_key(key.clone()).await).await);
-    let uses = vec![KeyUse { id: key.id.clone(), at: NOW }];
-    failing.fail_each_call(async |catalog| catalog.record_key_uses(uses.clone(), NOW).await).await;
-    let revoked = failing.fail_each_call(async |catalog| catalog.revoke_service_key("01", LATER).await).await;
-    assert_eq!(revoked.and_then(|key| key.revoked_at), Some(LATER));
-    let late = NOW + 1_000 * DAY;
-    assert_eq!(failing.fail_each_call(async |catalog| catalog.purge_service_keys(late, 10).await).await, 1);
-}
-
 async fn purging(failing: &mut FailingCatalog<'_>) {
     let db = failing.db;
     db.sql("INSERT INTO queue_tenants (queue, tenant_id, last_rank) VALUES ('q', '', 9), ('q', 't', 1)")
@@ -505,7 +455,7 @@ async fn purging(failing: &mut FailingCatalog<'_>) {
     assert!(failing.fail_each_call(async |catalog| catalog.purge_expired_keys(late, 10).await).await > 0);
     assert!(failing.fail_each_call(async |catalog| catalog.purge_outcomes(late).await).await > 0);
     let key = ObjectKey::parse("uploads/t/u/00000000-0000-7000-8000-000000000000").expect("a key");
-    let aborted = AbortedUpload { key, file: None };
+    let aborted = AbortedUpload { key, file: None, ordered_by: "a sweep" };
     failing.fail_each_call(async |catalog| catalog.log_aborted_upload(aborted.clone(), NOW).await).await;
     assert!(failing.fail_each_call(async |catalog| catalog.purge_deletion_log(late, 10).await).await > 0);
     assert!(failing.fail_each_call(async |catalog| catalog.purge_zero_counters(3).await).await > 0);
@@ -519,7 +469,7 @@ async fn purging(failing: &mut FailingCatalog<'_>) {
         VALUES ('old', 'archive', 't', '{}', 0, 1, 1)",
     )
     .await;
-    let drop = async |catalog: &Catalog| catalog.purge_old_lines(Destination::Archive, 2, 10).await;
+    let drop = async |catalog: &Catalog| catalog.purge_old_outbox_lines(Destination::Archive, 2, 10).await;
     assert_eq!(failing.fail_each_call(drop).await, 1);
 
     let (batch, wanted) = new_batch(ADA, &[10]);

@@ -183,9 +183,9 @@ pub(super) async fn figures_show_errors_stuck_files_and_batches(db: &TestDb) {
 }
 
 pub(super) async fn every_status_change_is_noticed(db: &TestDb) {
-    let mut seen = vec![db.catalog.change_counter(&own(ADA)).await.expect("read")];
+    let mut seen = vec![db.catalog.files_revision(&own(ADA)).await.expect("read")];
     let mut check = async || {
-        let changes = db.catalog.change_counter(&own(ADA)).await.expect("read");
+        let changes = db.catalog.files_revision(&own(ADA)).await.expect("read");
         assert!(!seen.contains(&changes), "{changes} was read before: {seen:?}");
         seen.push(changes);
     };
@@ -199,9 +199,9 @@ pub(super) async fn every_status_change_is_noticed(db: &TestDb) {
     check().await;
     committed(&db.catalog, file::delete(&file, &REFUSING, NOW + SECOND).expect("deletable")).await;
     check().await;
-    let before = db.catalog.change_counter(&own(ADA)).await.expect("read");
+    let before = db.catalog.files_revision(&own(ADA)).await.expect("read");
     confirmed(&db.catalog, BEN, 1).await;
-    assert_eq!(db.catalog.change_counter(&own(ADA)).await.expect("read"), before, "a change of another user");
+    assert_eq!(db.catalog.files_revision(&own(ADA)).await.expect("read"), before, "a change of another user");
 }
 
 pub(super) async fn quotas_are_listed_by_tenant(db: &TestDb) {

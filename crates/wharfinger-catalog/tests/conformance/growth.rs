@@ -83,8 +83,8 @@ pub(super) async fn undelivered_lines_are_dropped_by_age(db: &TestDb) {
         let depth = async || catalog.outbox_depth(destination).await.expect("read").0;
         let lines = depth().await;
         assert!(lines > 0);
-        assert_eq!(catalog.purge_old_lines(destination, NOW, 100).await.expect("answered"), 0);
-        assert_eq!(catalog.purge_old_lines(destination, NOW + 1, 100).await.expect("answered"), lines);
+        assert_eq!(catalog.purge_old_outbox_lines(destination, NOW, 100).await.expect("answered"), 0);
+        assert_eq!(catalog.purge_old_outbox_lines(destination, NOW + 1, 100).await.expect("answered"), lines);
         assert_eq!(depth().await, 0);
     }
 }

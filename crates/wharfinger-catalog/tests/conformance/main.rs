@@ -2,6 +2,7 @@
 
 mod archiving;
 mod audit_costs;
+mod audit_log;
 mod auditing;
 mod batches;
 mod claiming_cleanups;
@@ -12,6 +13,7 @@ mod committing;
 mod constraints;
 mod copying_vectors;
 mod delete_races;
+mod deletions;
 mod diagnosing;
 mod every_read;
 mod every_write;
@@ -45,6 +47,8 @@ mod service_keys;
 mod source_files;
 mod stage_outputs;
 mod stages;
+mod sweep_history;
+mod sweep_writes;
 mod sweeping;
 mod test_db;
 mod tombstones;
@@ -268,6 +272,17 @@ cases! {
         a_lost_sweep_lease_writes_nothing
         a_sweep_commits_nothing_after_a_newer_claim
         the_last_run_of_a_sweep_is_recorded;
+    sweep_history:
+        a_run_is_in_the_history_from_its_start
+        a_lost_run_is_closed_by_the_next_claim
+        dry_and_stopped_runs_are_no_last_runs
+        the_last_hundred_runs_are_kept
+        idle_runs_do_not_fill_the_history;
+    deletions:
+        a_delete_is_logged_with_what_ordered_it
+        derived_objects_share_one_line
+        deletions_are_listed_by_scope_newest_first
+        a_cursor_of_another_list_is_refused;
     claiming_jobs:
         a_claimed_job_has_all_its_fields
         a_claim_returns_only_due_jobs_of_its_queue
@@ -355,7 +370,8 @@ cases! {
         scan_progress_is_counted_once
         an_orphan_has_one_cleanup_and_is_removed_with_it
         only_orphans_without_a_cleanup_are_queued
-        outdated_findings_are_purged_in_bounded_batches;
+        outdated_findings_are_purged_in_bounded_batches
+        findings_of_a_dry_run_are_never_queued;
     claiming_cleanups:
         a_claimed_cleanup_has_all_its_fields
         a_claimed_cleanup_is_leased

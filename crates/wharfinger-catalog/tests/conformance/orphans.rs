@@ -2,8 +2,8 @@
 //! orphans.
 
 use wharfinger_catalog::{
-    CatalogError, CleanupOutcome, ObjectState, OrphanBlob, OrphanScan, QueuedOrphans, REASON_ORPHAN,
-    ScanProgress, ScanRange, Scope,
+    CatalogError, CleanupOutcome, FoundOrphan, ObjectState, OrphanBlob, OrphanScan, QueuedOrphans,
+    REASON_ORPHAN, ScanProgress, ScanRange, Scope,
 };
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::key::end_of_folder;
@@ -16,7 +16,7 @@ const STRAY: &str = "uploads/a stray.bin";
 
 async fn new_scan(db: &TestDb) -> OrphanScan {
     let range = ScanRange::new(0, "uploads/", "uploads/".into(), end_of_folder("uploads/"));
-    db.catalog.begin_scan("premise", vec![range], NOW).await.expect("started")
+    db.catalog.begin_scan("premise", false, vec![range], NOW).await.expect("started")
 }
 
 fn blob(key: &str) -> OrphanBlob {
@@ -46,7 +46,7 @@ async fn found(db: &TestDb, keys: &[&str]) -> OrphanScan {
 }
 
 async fn queue(db: &TestDb, scan: &OrphanScan) -> QueuedOrphans {
-    db.catalog.queue_orphans(&scan.id, "", 100, NOW).await.expect("queued")
+    db.catalog.queue_orphans(&scan.id, "", 100, "a sweep", NOW).await.expect("queued")
 }
 
 pub(super) async fn object_rows_say_whether_the_object_must_exist(db: &TestDb) {
@@ -144,7 +144,8 @@ pub(super) async fn an_orphan_has_one_cleanup_and_is_removed_with_it(db: &TestDb
     assert_eq!(queue(db, &scan).await, QueuedOrphans { queued: 2, skipped: 0, last: Some(theirs.into()) });
     assert_eq!(queue(db, &scan).await, QueuedOrphans::default());
     let shown = db.catalog.orphans(&Scope::All, 1).await.expect("read");
-    assert_eq!((shown.count, shown.bytes, shown.samples), (2, 14, vec![blob(STRAY)]));
+    let sample = |key| FoundOrphan { blob: blob(key), file_name: None };
+    assert_eq!((shown.count, shown.bytes, shown.samples), (2, 14, vec![sample(STRAY)]));
     let keys = [STRAY, theirs, "uploads/other"];
     let mut covered = db.catalog.keys_with_cleanup(&keys).await.expect("read");
     covered.sort();
@@ -166,13 +167,13 @@ pub(super) async fn an_orphan_has_one_cleanup_and_is_removed_with_it(db: &TestDb
     assert_eq!((settled.done, settled.failed, settled.orphans), (1, 1, 1));
     let stale = db.catalog.record_cleanup_outcomes(outcomes, NOW).await.expect("settled");
     assert_eq!((stale.done, stale.orphans), (0, 0), "an old claim changes nothing");
-    let cleanups = db.catalog.orphan_cleanups(&scan.id).await.expect("read");
+    let cleanups = db.catalog.orphan_cleanup_counts(&scan.id).await.expect("read");
     assert_eq!((cleanups.queued, cleanups.deleted, cleanups.failed), (2, 1, 1));
 
     // The next scan queues no orphan that has a cleanup.
     let next = found(db, &[]).await;
     assert_eq!(queue(db, &next).await, QueuedOrphans::default());
-    assert_eq!(db.catalog.orphans(&Scope::All, 9).await.expect("read").samples, [blob(theirs)]);
+    assert_eq!(db.catalog.orphans(&Scope::All, 9).await.expect("read").samples, [sample(theirs)]);
 }
 
 pub(super) async fn only_orphans_without_a_cleanup_are_queued(db: &TestDb) {
@@ -202,4 +203,42 @@ pub(super) async fn outdated_findings_are_purged_in_bounded_batches(db: &TestDb)
     let finish = async || db.catalog.finish_range(&scan.id, 0, 4).await.expect("purged");
     assert_eq!((finish().await, finish().await), (false, true));
     assert_eq!(db.catalog.orphans(&Scope::All, 9).await.expect("read").count, 3);
+}
+
+/// Findings of a dry run are shown, and nothing is deleted for them: neither by its own scan, nor by one that does not find
+/// them again.
+pub(super) async fn findings_of_a_dry_run_are_never_queued(db: &TestDb) {
+    let late = deleted(&db.catalog, ADA, 1, &REFUSING).await;
+    db.sql("DELETE FROM pending_cleanups").await;
+    let live = confirmed(&db.catalog, ADA, 1).await;
+    let range = ScanRange::new(0, "uploads/", "uploads/".into(), end_of_folder("uploads/"));
+    let dry = db.catalog.begin_scan("premise", true, vec![range], NOW).await.expect("started");
+    assert!(db.catalog.unfinished_scan().await.expect("read").is_some_and(|scan| scan.is_dry_run));
+    let keys = [STRAY, late.key.as_str(), live.key.as_str()];
+    let all = progress(&dry, "uploads/", &end_of_folder("uploads/"), &keys, &[]);
+    db.catalog.advance_scan(all).await.expect("stored");
+    assert!(db.catalog.finish_range(&dry.id, 0, 100).await.expect("finished"));
+    assert_eq!(queue(db, &dry).await, QueuedOrphans::default(), "before its end");
+    db.catalog.end_scan(&dry.id, None, NOW).await.expect("ended");
+    assert_eq!(queue(db, &dry).await, QueuedOrphans::default(), "after its end");
+    assert_eq!(db.catalog.last_scan_at().await.expect("read"), Some(NOW));
+
+    // A file that has a row is not shown as an orphan, and a deleted one is shown with its name.
+    let mut found = db.catalog.found_keys(&dry.id, 10).await.expect("read");
+    found.sort();
+    assert_eq!(found.len(), 3);
+    let shown = db.catalog.orphans(&Scope::All, 9).await.expect("read");
+    let names: Vec<_> =
+        shown.samples.iter().map(|one| (one.blob.key.as_str(), one.file_name.as_deref())).collect();
+    assert_eq!(names, [(STRAY, None), (late.key.as_str(), Some("report.pdf"))]);
+    assert_eq!(shown.count, 2);
+
+    let real = new_scan(db).await;
+    assert_eq!(queue(db, &real).await, QueuedOrphans::default(), "it has found nothing yet");
+    let again = progress(&real, "uploads/", &end_of_folder("uploads/"), &[STRAY], &[]);
+    db.catalog.advance_scan(again).await.expect("stored");
+    assert_eq!(queue(db, &real).await.queued, 1, "only what the real scan has found itself");
+    let pending = db.texts("SELECT file_path || ' ' || ordered_by FROM pending_cleanups").await;
+    assert_eq!(pending, [format!("{STRAY} a sweep")]);
+    db.sql("UPDATE files SET next_check_at = 0 WHERE pipeline_status = 'deleted'").await;
 }

@@ -148,6 +148,13 @@ fn backlog(db: &TestDb) -> Vec<String> {
             ));
         }
     }
+    for (kind, at) in [(0, past), (1, later)] {
+        statements.push(format!(
+            "INSERT INTO deletion_log (id, key, objects, size, reason, tenant_id, file_id, deleted_at) \
+             SELECT {id}, 'uploads/crowd/u/' || n, 1, 1, 'deleted', 'crowd', {id}, {at} FROM numbers",
+            id = id(kind)
+        ));
+    }
     statements.push(format!(
         "INSERT INTO notifications (id, tenant_id, user_id, kind, message, data, created_at) \
          SELECT {}, 'crowd', 'u', 'file-ready', 'm', '{{}}', 1 FROM numbers",
@@ -351,6 +358,8 @@ async fn lists(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
         meter.record("dead_letters");
         catalog.pending_cleanups(scope, None, 10).await.expect("read");
         meter.record("pending_cleanups");
+        catalog.deletions(scope, NOW, None, 10).await.expect("read");
+        meter.record("deletions");
         catalog.stuck_files(scope, (now, now), None, 10).await.expect("read");
         meter.record("stuck_files");
         catalog.status_counts(scope).await.expect("read");
@@ -370,6 +379,9 @@ async fn lists(catalog: &Catalog, scopes: &[Scope], meter: &Meter) {
         while candidates.next_page().await.expect("read").is_some() {}
         meter.record("candidates");
     }
+    let quiet = Scope::Tenant(tenant("without deletes"));
+    catalog.deletions(&quiet, 0, None, 10).await.expect("read");
+    meter.record("deletions of a quiet tenant");
     catalog.notifications(&tenant("harbour"), &user("ada"), None, 10).await.expect("read");
     meter.record("notifications");
     catalog.quotas("", 10, LIMIT).await.expect("read");

@@ -2,6 +2,7 @@
 
 use wharfinger_catalog::{KeyUse, SERVICE_KEYS_MAX, ServiceKey};
 
+use super::failing_catalog::FailingCatalog;
 use super::sample::{HOUR, NOW, SECOND};
 use super::test_db::TestDb;
 
@@ -145,4 +146,17 @@ pub(super) async fn an_unreadable_key_does_not_hide_the_others(db: &TestDb) {
     db.sql("UPDATE service_keys SET hash = 'x' WHERE id = '02'").await;
     assert_eq!(db.catalog.recheck_unreadable().await.expect("checked"), 0);
     assert_eq!(ids(db, None, 10).await, ["02", "01"]);
+}
+
+/// Each write fails at each of its calls, and then changes nothing.
+pub(super) async fn fail_writes(failing: &mut FailingCatalog<'_>) {
+    let key = service_key("01", NOW);
+    assert!(failing.fail_each_call(async |catalog| catalog.create_service_key(key.clone()).await).await);
+    let uses = vec![KeyUse { id: key.id.clone(), at: NOW }];
+    failing.fail_each_call(async |catalog| catalog.record_key_uses(uses.clone(), NOW).await).await;
+    let revoked =
+        failing.fail_each_call(async |catalog| catalog.revoke_service_key("01", NOW + HOUR).await).await;
+    assert_eq!(revoked.and_then(|key| key.revoked_at), Some(NOW + HOUR));
+    let late = NOW + 24_000 * HOUR;
+    assert_eq!(failing.fail_each_call(async |catalog| catalog.purge_service_keys(late, 10).await).await, 1);
 }

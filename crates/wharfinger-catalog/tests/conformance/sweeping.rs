@@ -1,6 +1,6 @@
 //! Sweeps that run in one of many processes: claiming the lease, extending it, and writing under its fence.
 
-use wharfinger_catalog::{CatalogError, Fence, Scope, SweepClaim, SweepClaimOutcome, SweepRecord};
+use wharfinger_catalog::{CatalogError, Fence, RunStart, Scope, SweepClaim, SweepClaimOutcome, SweepRecord};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file;
 
@@ -10,11 +10,18 @@ use super::sample::{
 use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
-const NAME: &str = "orphans";
-const LEASE_MS: i64 = 30 * SECOND;
+pub(super) const NAME: &str = "orphans";
+pub(super) const LEASE_MS: i64 = 30 * SECOND;
 
-fn claim_at(now: UnixMs) -> SweepClaim {
-    SweepClaim { name: NAME, owner: "a process".into(), now, lease_ms: LEASE_MS, only_if_due: true }
+pub(super) fn claim_at(now: UnixMs) -> SweepClaim {
+    SweepClaim {
+        name: NAME,
+        owner: "a process".into(),
+        now,
+        lease_ms: LEASE_MS,
+        only_if_due: true,
+        start: RunStart { by: "schedule".into(), instance: "host-1".into(), is_dry_run: false },
+    }
 }
 
 async fn claim(db: &TestDb, now: UnixMs) -> SweepClaimOutcome {
@@ -22,7 +29,7 @@ async fn claim(db: &TestDb, now: UnixMs) -> SweepClaimOutcome {
 }
 
 #[track_caller]
-fn leased(answer: SweepClaimOutcome) -> Fence {
+pub(super) fn leased(answer: SweepClaimOutcome) -> Fence {
     match answer {
         SweepClaimOutcome::Leased(fence) => fence,
         other => panic!("{other:?}"),
@@ -30,7 +37,8 @@ fn leased(answer: SweepClaimOutcome) -> Fence {
 }
 
 fn record() -> SweepRecord {
-    SweepRecord { name: NAME, started_at: NOW, ended_at: NOW, result: Some("{}".into()), error: None }
+    let result = Some("{}".into());
+    SweepRecord { name: NAME, started_at: NOW, ended_at: NOW, result, ..SweepRecord::default() }
 }
 
 pub(super) async fn a_due_sweep_is_leased_by_one_process(db: &TestDb) {
@@ -49,7 +57,7 @@ pub(super) async fn a_due_sweep_is_leased_by_one_process(db: &TestDb) {
             .map(leased)
             .expect("one process has the lease");
         let catalog = db.catalog.fenced(fence);
-        catalog.release_sweep(Some(now + HOUR)).await.expect("released");
+        catalog.end_sweep(record(), Some(now + HOUR)).await.expect("released");
         let not_yet = SweepClaimOutcome::NotDue { next_run_at: now + HOUR };
         assert_eq!(claim(db, now + HOUR - 1).await, not_yet, "the next run is not due");
     }
@@ -67,7 +75,7 @@ pub(super) async fn a_sweep_lease_lasts_as_long_as_it_is_extended(db: &TestDb) {
 
 pub(super) async fn a_released_sweep_is_due_at_once(db: &TestDb) {
     let catalog = db.catalog.fenced(leased(claim(db, NOW).await));
-    catalog.release_sweep(None).await.expect("released");
+    catalog.end_sweep(record(), None).await.expect("released");
     leased(claim(db, NOW).await);
 }
 
@@ -77,7 +85,7 @@ pub(super) async fn a_sweep_started_by_hand_need_not_be_due(db: &TestDb) {
     let catalog = db.catalog.fenced(leased(db.catalog.claim_sweep(now(NOW)).await.expect("asked")));
     let taken = SweepClaimOutcome::Taken { owner: "a process".into(), lease_until: NOW + LEASE_MS };
     assert_eq!(db.catalog.claim_sweep(now(NOW)).await.expect("asked"), taken);
-    catalog.release_sweep(Some(NOW + HOUR)).await.expect("released");
+    catalog.end_sweep(record(), Some(NOW + HOUR)).await.expect("released");
     assert_eq!(claim(db, NOW).await, SweepClaimOutcome::NotDue { next_run_at: NOW + HOUR });
     leased(db.catalog.claim_sweep(now(NOW)).await.expect("asked"));
 }
@@ -111,7 +119,7 @@ pub(super) async fn a_read_only_catalog_refuses_writes(db: &TestDb) {
 pub(super) async fn a_more_frequent_schedule_brings_the_next_run_forward(db: &TestDb) {
     db.catalog.advance_sweep(NAME, NOW + HOUR, NOW).await.expect("no row yet, so nothing to bring forward");
     let catalog = db.catalog.fenced(leased(claim(db, NOW).await));
-    catalog.release_sweep(Some(NOW + 24 * HOUR)).await.expect("released");
+    catalog.end_sweep(record(), Some(NOW + 24 * HOUR)).await.expect("released");
     db.catalog.advance_sweep(NAME, NOW + 24 * HOUR, NOW + HOUR).await.expect("brought forward");
     db.catalog
         .advance_sweep(NAME, NOW + 24 * HOUR, NOW)
@@ -136,7 +144,7 @@ pub(super) async fn a_lost_sweep_lease_writes_nothing(db: &TestDb) {
         old_owner.claim_cleanups(&Scope::All, URL_DEAD_AT, 10, LEASE_MS).await.map(|_| ()),
         old_owner.record_sweep(record()).await,
         old_owner.extend_sweep(NOW + HOUR).await,
-        old_owner.release_sweep(Some(NOW)).await,
+        old_owner.end_sweep(record(), Some(NOW)).await,
     ];
     for answer in refused {
         assert!(matches!(answer, Err(CatalogError::Fenced)), "{answer:?}");
@@ -169,7 +177,7 @@ pub(super) async fn a_sweep_commits_nothing_after_a_newer_claim(db: &TestDb) {
         assert!(matches!(outcome, Ok(()) | Err(CatalogError::Fenced)), "{outcome:?}");
         assert_eq!(version, seen, "nothing was written after the claim");
         assert_eq!(outcome.is_ok(), version > file.version);
-        db.catalog.fenced(fence).release_sweep(Some(now + HOUR)).await.expect("released");
+        db.catalog.fenced(fence).end_sweep(record(), Some(now + HOUR)).await.expect("released");
     }
 }
 
@@ -181,7 +189,7 @@ pub(super) async fn the_last_run_of_a_sweep_is_recorded(db: &TestDb) {
         started_at: NOW,
         ended_at: NOW + 5,
         result: Some(r#"{"removed":1}"#.into()),
-        error: None,
+        ..SweepRecord::default()
     };
     db.catalog.record_sweep(first).await.expect("recorded");
     assert_eq!(ended("orphans").await, Some(NOW + 5));
@@ -190,8 +198,8 @@ pub(super) async fn the_last_run_of_a_sweep_is_recorded(db: &TestDb) {
         name: "orphans",
         started_at: NOW + 10,
         ended_at: NOW + 12,
-        result: None,
         error: Some("the store is away".into()),
+        ..SweepRecord::default()
     };
     db.catalog.record_sweep(second).await.expect("recorded");
     assert_eq!(ended("orphans").await, Some(NOW + 12));

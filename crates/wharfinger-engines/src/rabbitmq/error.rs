@@ -13,7 +13,7 @@ pub enum BrokerError {
     #[error("the broker is unavailable: {0}")]
     Unavailable(String),
     /// The broker has no queue for the message. The queues are declared again before the next message.
-    #[error("the broker returned a message: {0}")]
+    #[error("RabbitMQ returned an unroutable message ({0}); its queues are declared again")]
     Returned(String),
     /// The broker refused. Stays until an operator fixes it.
     #[error("the broker refused: {0}")]

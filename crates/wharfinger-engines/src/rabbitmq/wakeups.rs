@@ -98,7 +98,7 @@ impl WakeupListener {
 
     fn lose(&mut self, error: &BrokerError) {
         if !self.rabbit.shared.closed.is_cancelled() {
-            tracing::warn!(%error, "lost the consumer of wake-ups, reconnecting");
+            tracing::warn!(%error, "lost the RabbitMQ consumer for wake-ups, reconnecting; work may start later");
         }
         self.listening = None;
         self.backoff.fail();

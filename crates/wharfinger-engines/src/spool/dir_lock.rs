@@ -29,7 +29,7 @@ impl DirLock {
     pub(super) fn first_free(folders: impl Iterator<Item = PathBuf>) -> io::Result<DirLock> {
         for root in folders {
             create(&root)?;
-            if let Some(lock) = lock(&root)? {
+            if let Some(lock) = try_lock(&root)? {
                 return Ok(DirLock { root, locks: vec![lock] });
             }
         }
@@ -41,7 +41,7 @@ impl DirLock {
         if !folder.join(LOCK).exists() {
             return Ok(true);
         }
-        let lock = lock(folder)?;
+        let lock = try_lock(folder)?;
         let is_free = lock.is_some();
         self.locks.extend(lock);
         Ok(is_free)
@@ -61,7 +61,8 @@ fn create(folder: &Path) -> io::Result<()> {
     }
 }
 
-fn lock(folder: &Path) -> io::Result<Option<File>> {
+/// None: another process holds the lock.
+fn try_lock(folder: &Path) -> io::Result<Option<File>> {
     let file = File::options().create(true).truncate(false).write(true).open(folder.join(LOCK))?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),

@@ -77,7 +77,7 @@ impl MultipartStore for AzureStore {
         }
         let blob = self.client.full(key);
         let commit = Call::of(Method::PUT, &blob)
-            .body(commit_list(parts))
+            .body(block_list_xml(parts))
             .with("comp", "blocklist")
             .create_only(CREATE_ONLY)
             .header_some("x-ms-blob-content-type", content_type);
@@ -140,7 +140,7 @@ impl MultipartStore for AzureStore {
     }
 }
 
-fn commit_list(parts: &[Part]) -> String {
+fn block_list_xml(parts: &[Part]) -> String {
     let ids = parts.iter().map(|part| format!("<Uncommitted>{}</Uncommitted>", part.etag));
     let ids: String = ids.collect();
     format!("<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>{ids}</BlockList>")
@@ -180,7 +180,7 @@ impl AzureStore {
     /// Blocks cannot be deleted, but a commit of an empty list removes them. It creates an empty blob, which is deleted
     /// again if it has not changed. False: a blob exists already.
     async fn remove_blocks(&self, blob: &str) -> Result<bool, BlobError> {
-        let put = Call::of(Method::PUT, blob).body(commit_list(&[])).with("comp", "blocklist");
+        let put = Call::of(Method::PUT, blob).body(block_list_xml(&[])).with("comp", "blocklist");
         let put = put.header(REMOVAL_BLOB.0, REMOVAL_BLOB.1).create_only(CREATE_ONLY);
         let answer = match self.client.send(put).await.map_err(BlobError::from) {
             Err(BlobError::Changed) => self.client.send(Call::of(Method::HEAD, blob)).await,

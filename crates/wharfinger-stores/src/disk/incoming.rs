@@ -19,8 +19,8 @@ use wharfinger_lifecycle::key::ObjectKey;
 
 use super::super::{BlobError, ObjectMeta};
 use super::{
-    CHECK_TEMP, DiskStore, INCOMING_FOLDER, MARK_TEMP, OWN_FOLDER, PUT_TEMP, blocking, from_io, sync_folder,
-    to_meta,
+    CHECK_TEMP, DiskStore, INCOMING_FOLDER, MARK_TEMP, MULTIPART_FOLDER, OWN_FOLDER, PUT_TEMP, blocking,
+    from_io, from_io_at, sync_folder, to_meta, upload_folders,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +55,7 @@ pub struct Received {
 }
 
 /// A temporary name. It is removed on drop, unless recovery needs it.
-struct TempName {
+pub(super) struct TempName {
     path: PathBuf,
     remove_on_drop: bool,
 }
@@ -86,12 +86,26 @@ impl DiskStore {
         checksum_sha256: Option<String>,
     ) -> Result<Incoming, IncomingError> {
         let path = self.root.join(INCOMING_FOLDER).join(format!("{file}.{}", Uuid::new_v4()));
-        let create = async { tokio::fs::File::create_new(&path).await.map_err(from_io) };
-        let opened = self.faults.around("create temporary file", create).await?;
+        self.create_incoming(path, key, size, checksum_sha256).await
+    }
+
+    /// `path`: the temporary file.
+    pub(super) async fn create_incoming(
+        &self,
+        path: PathBuf,
+        key: &ObjectKey,
+        size: u64,
+        checksum_sha256: Option<String>,
+    ) -> Result<Incoming, IncomingError> {
+        let create = async {
+            let created = tokio::fs::File::create_new(&path).await;
+            created.map_err(|error| from_io_at(&self.mounted, error))
+        };
+        let file = self.faults.around("create temporary file", create).await?;
         Ok(Incoming {
             temp: TempName { path, remove_on_drop: true },
             target: self.path(key),
-            file: opened,
+            file,
             size,
             written: 0,
             checksum: checksum_sha256.map(|expected| (Sha256::new(), expected)),
@@ -100,18 +114,9 @@ impl DiskStore {
 
     /// Checks the bytes, makes them durable, and puts them in place if no object has the key.
     pub async fn place(&self, incoming: Incoming) -> Result<Received, IncomingError> {
-        let Incoming { mut temp, target, mut file, size, written, checksum } = incoming;
-        if written != size {
-            return Err(IncomingError::TooShort(written));
-        }
-        if let Some((hasher, expected)) = checksum
-            && to_hex(&hasher.finalize()) != expected
-        {
-            return Err(IncomingError::Checksum);
-        }
+        let CompleteBytes { mut temp, target, file } = incoming.complete().await?;
         let folder = self.root.join(INCOMING_FOLDER);
         let synced = async {
-            file.flush().await.map_err(from_io)?;
             file.sync_all().await.map_err(from_io)?;
             // The temporary name must be durable too: after a power cut it must exist if the object exists.
             blocking(move || sync_folder(&folder).map_err(from_io)).await
@@ -141,13 +146,14 @@ impl DiskStore {
         blocking(move || find_leftovers(&folder, min_age).map_err(from_io)).await
     }
 
-    /// Removes temporary files of killed writes (small objects, markers, checks) that are at least `min_age` old.
+    /// Removes temporary files of killed writes (small objects, markers, checks, parts) that are at least `min_age` old.
     pub async fn remove_temporary_files(&self, min_age: Duration) -> Result<u64, BlobError> {
         let root = self.root.clone();
         blocking(move || {
             let small = remove_temporary(&root.join(INCOMING_FOLDER), &[PUT_TEMP, CHECK_TEMP], min_age);
             let marks = remove_temporary(&root.join(OWN_FOLDER), &[MARK_TEMP], min_age);
-            Ok(small.map_err(from_io)? + marks.map_err(from_io)?)
+            let parts = upload_folders::remove_temporary_files(&root.join(MULTIPART_FOLDER), min_age);
+            Ok(small.map_err(from_io)? + marks.map_err(from_io)? + parts.map_err(from_io)?)
         })
         .await
     }
@@ -170,7 +176,29 @@ impl DiskStore {
     }
 }
 
+/// All announced bytes, in a temporary file.
+pub(super) struct CompleteBytes {
+    pub(super) temp: TempName,
+    pub(super) target: PathBuf,
+    pub(super) file: tokio::fs::File,
+}
+
 impl Incoming {
+    /// Checks length and checksum.
+    pub(super) async fn complete(self) -> Result<CompleteBytes, IncomingError> {
+        let Incoming { temp, target, mut file, size, written, checksum } = self;
+        if written != size {
+            return Err(IncomingError::TooShort(written));
+        }
+        if let Some((hasher, expected)) = checksum
+            && to_hex(&hasher.finalize()) != expected
+        {
+            return Err(IncomingError::Checksum);
+        }
+        file.flush().await.map_err(|error| IncomingError::Store(from_io(error)))?;
+        Ok(CompleteBytes { temp, target, file })
+    }
+
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), IncomingError> {
         self.written += bytes.len() as u64;
         if self.written > self.size {
@@ -204,7 +232,7 @@ impl Received {
 const LINK_TRIES_MAX: u32 = 100;
 
 /// Uses a hard link, because a rename would overwrite an existing object.
-fn link_durably(root: &Path, from: &Path, to: &Path) -> io::Result<fs::Metadata> {
+pub(super) fn link_durably(root: &Path, from: &Path, to: &Path) -> io::Result<fs::Metadata> {
     let folder = to.parent().unwrap_or(root);
     // Read before the link: after it the file may end at any moment, and both names may be removed.
     let meta = fs::metadata(from)?;
@@ -254,14 +282,14 @@ fn create_folder(root: &Path, folder: &Path) -> io::Result<()> {
 }
 
 /// The names of small writes. Names of uploads start with a file id instead.
-fn is_temporary(name: &str, prefixes: &[&str]) -> bool {
+pub(super) fn is_temporary(name: &str, prefixes: &[&str]) -> bool {
     prefixes
         .iter()
         .any(|prefix| name.strip_prefix(prefix).is_some_and(|id| uuid::Uuid::try_parse(id).is_ok()))
 }
 
 /// Returns how many files were removed. A file that cannot be read or removed is skipped.
-fn remove_temporary(folder: &Path, prefixes: &[&str], min_age: Duration) -> io::Result<u64> {
+pub(super) fn remove_temporary(folder: &Path, prefixes: &[&str], min_age: Duration) -> io::Result<u64> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         entries => entries?,
@@ -299,7 +327,7 @@ fn remove_if_same(temp: &Path, target: &Path) -> io::Result<()> {
     let (Some(ours), Some(placed)) = (metadata_if_present(temp)?, metadata_if_present(target)?) else {
         return Ok(());
     };
-    if (ours.dev(), ours.ino()) == (placed.dev(), placed.ino()) {
+    if is_same(&ours, &placed) {
         remove_if_present(target)?;
         if let Some(folder) = target.parent() {
             sync_folder_if_present(folder)?;
@@ -308,8 +336,13 @@ fn remove_if_same(temp: &Path, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether these are names of one file.
+pub(super) fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
 /// None only if the file is clearly absent.
-fn metadata_if_present(path: &Path) -> io::Result<Option<fs::Metadata>> {
+pub(super) fn metadata_if_present(path: &Path) -> io::Result<Option<fs::Metadata>> {
     match fs::metadata(path) {
         Ok(meta) => Ok(Some(meta)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -317,7 +350,7 @@ fn metadata_if_present(path: &Path) -> io::Result<Option<fs::Metadata>> {
     }
 }
 
-fn remove_if_present(path: &Path) -> io::Result<()> {
+pub(super) fn remove_if_present(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

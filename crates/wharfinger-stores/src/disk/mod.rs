@@ -2,7 +2,10 @@
 //! below the root; its percent-encoding makes it safe.
 
 mod incoming;
+mod parts;
 mod signing;
+mod upload_folder;
+mod upload_folders;
 mod walk;
 
 use std::collections::BTreeSet;
@@ -22,10 +25,12 @@ use wharfinger_lifecycle::file::Pin;
 use wharfinger_lifecycle::key::ObjectKey;
 
 use super::{
-    BlobError, BlobStore, Capabilities, Chunks, GetGrant, ListedObject, ObjectMeta, PutGrant, SignedRequest,
-    WriteMode,
+    BlobError, BlobStore, Capabilities, Chunks, GetGrant, ListedObject, MultipartStore, ObjectMeta, PutGrant,
+    SignedRequest, WriteMode,
 };
 pub use incoming::{Incoming, IncomingError, LeftoverUpload, Received};
+use parts::Turns;
+pub use parts::{IncomingPart, PartPlace};
 pub use signing::{SignedQuery, SigningKey};
 use wharfinger_calls::faults::Faults;
 
@@ -34,6 +39,8 @@ pub const ROUTE: &str = "/blobs/";
 
 /// Where uploads are received. Existing stores have this folder on disk.
 const INCOMING_FOLDER: &str = ".incoming";
+/// The folders of multipart uploads.
+const MULTIPART_FOLDER: &str = ".multipart";
 /// The marker: the id of the catalog that the objects belong to.
 pub const MARK: &str = ".wharfinger/store";
 const OWN_FOLDER: &str = ".wharfinger";
@@ -51,6 +58,7 @@ pub struct DiskStore {
     mounted: PathBuf,
     public_url: String,
     signing_key: SigningKey,
+    turns: Turns,
     faults: Faults,
 }
 
@@ -63,9 +71,11 @@ impl DiskStore {
         faults: Faults,
     ) -> io::Result<DiskStore> {
         fs::create_dir_all(root.join(INCOMING_FOLDER))?;
+        fs::create_dir_all(root.join(MULTIPART_FOLDER))?;
         let root = root.canonicalize()?;
         let mounted = root.join(INCOMING_FOLDER);
-        Ok(DiskStore { root, mounted, public_url: public_url.to_owned(), signing_key, faults })
+        let (public_url, turns) = (public_url.to_owned(), Turns::default());
+        Ok(DiskStore { root, mounted, public_url, signing_key, turns, faults })
     }
 
     /// Opens a folder that belongs to another application, for lists and deletes. The program creates nothing in it.
@@ -75,8 +85,8 @@ impl DiskStore {
             return Err(io::Error::from(io::ErrorKind::NotADirectory));
         }
         let signing_key = SigningKey::new(uuid::Uuid::new_v4().as_bytes());
-        let mounted = root.clone();
-        Ok(DiskStore { root, mounted, public_url: String::new(), signing_key, faults: Faults::none() })
+        let (mounted, public_url, turns) = (root.clone(), String::new(), Turns::default());
+        Ok(DiskStore { root, mounted, public_url, signing_key, turns, faults: Faults::none() })
     }
 
     /// The marker of a folder, and when it was written. None: the folder has no marker, or its disk is not mounted.
@@ -299,6 +309,10 @@ impl BlobStore for DiskStore {
         let (root, path) = (self.root.clone(), self.path(key));
         blocking(move || incoming::sync_folders_up(&root, path.parent().unwrap_or(&root)).map_err(from_io))
             .await
+    }
+
+    fn multipart(&self) -> Option<&dyn MultipartStore> {
+        Some(self)
     }
 
     async fn check(&self) -> Result<(), BlobError> {

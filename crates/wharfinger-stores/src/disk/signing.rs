@@ -10,7 +10,8 @@ use sha2::Sha256;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::{ObjectKey, encode_part};
 
-use super::super::{Disposition, GetGrant, PutGrant};
+use super::super::{Disposition, GetGrant, PartGrant, PutGrant};
+use super::PartPlace;
 
 #[derive(Clone)]
 pub struct SigningKey(Vec<u8>);
@@ -30,10 +31,41 @@ pub struct SignedQuery {
     pub name: Option<String>,
     /// Downloads: a browser shows the file instead of saving it.
     pub inline: Option<bool>,
+    /// Uploads of one part: which upload, which part, and where the part starts in the object.
+    #[serde(rename = "uploadId")]
+    pub upload_id: Option<String>,
+    #[serde(rename = "partNumber")]
+    pub part_number: Option<u32>,
+    pub offset: Option<u64>,
     pub sig: String,
 }
 
 impl SignedQuery {
+    fn unsigned(expires: UnixMs) -> SignedQuery {
+        SignedQuery {
+            expires,
+            size: None,
+            content_type: None,
+            sha256: None,
+            etag: None,
+            name: None,
+            inline: None,
+            upload_id: None,
+            part_number: None,
+            offset: None,
+            sig: String::new(),
+        }
+    }
+
+    /// The part that this URL uploads. None: it uploads a whole object.
+    pub fn part(&self) -> Option<PartPlace> {
+        Some(PartPlace {
+            upload_id: self.upload_id.clone()?,
+            number: self.part_number?,
+            offset: self.offset?,
+        })
+    }
+
     pub(super) fn to_query_string(&self) -> String {
         let mut query = format!("expires={}", self.expires);
         if let Some(size) = self.size {
@@ -52,6 +84,10 @@ impl SignedQuery {
         if let Some(inline) = self.inline {
             let _ = write!(query, "&inline={inline}");
         }
+        if let Some(PartPlace { upload_id, number, offset }) = self.part() {
+            let upload_id = encode_part(&upload_id);
+            let _ = write!(query, "&uploadId={upload_id}&partNumber={number}&offset={offset}");
+        }
         let _ = write!(query, "&sig={}", self.sig);
         query
     }
@@ -63,37 +99,35 @@ impl SigningKey {
     }
 
     pub(super) fn sign_put(&self, grant: &PutGrant) -> SignedQuery {
-        self.signed(
-            "PUT",
-            &grant.key,
-            SignedQuery {
-                expires: grant.lifetime.expires_at,
-                size: Some(grant.size),
-                content_type: grant.content_type.clone(),
-                sha256: grant.checksum_sha256.clone(),
-                etag: None,
-                name: None,
-                inline: None,
-                sig: String::new(),
-            },
-        )
+        let query = SignedQuery {
+            size: Some(grant.size),
+            content_type: grant.content_type.clone(),
+            sha256: grant.checksum_sha256.clone(),
+            ..SignedQuery::unsigned(grant.lifetime.expires_at)
+        };
+        self.signed("PUT", &grant.key, query)
+    }
+
+    pub(super) fn sign_part(&self, grant: &PartGrant) -> SignedQuery {
+        let query = SignedQuery {
+            size: Some(grant.size),
+            upload_id: Some(grant.upload_id.clone()),
+            part_number: Some(grant.number),
+            offset: Some(grant.offset),
+            ..SignedQuery::unsigned(grant.lifetime.expires_at)
+        };
+        self.signed("PUT", &grant.key, query)
     }
 
     pub(super) fn sign_get(&self, grant: &GetGrant) -> SignedQuery {
-        self.signed(
-            "GET",
-            &grant.key,
-            SignedQuery {
-                expires: grant.lifetime.expires_at,
-                size: None,
-                content_type: grant.content_type.clone(),
-                sha256: None,
-                etag: Some(grant.pin.etag.clone()),
-                name: Some(grant.file_name.clone()),
-                inline: (grant.disposition == Disposition::Inline).then_some(true),
-                sig: String::new(),
-            },
-        )
+        let query = SignedQuery {
+            content_type: grant.content_type.clone(),
+            etag: Some(grant.pin.etag.clone()),
+            name: Some(grant.file_name.clone()),
+            inline: (grant.disposition == Disposition::Inline).then_some(true),
+            ..SignedQuery::unsigned(grant.lifetime.expires_at)
+        };
+        self.signed("GET", &grant.key, query)
     }
 
     fn signed(&self, method: &str, key: &ObjectKey, query: SignedQuery) -> SignedQuery {
@@ -113,7 +147,9 @@ impl SigningKey {
         let expires = query.expires.to_string();
         let size = query.size.map(|size| size.to_string());
         let inline = query.inline.map(|inline| inline.to_string());
-        let parts = [
+        let part_number = query.part_number.map(|number| number.to_string());
+        let offset = query.offset.map(|offset| offset.to_string());
+        let whole = [
             Some(method),
             Some(key.as_str()),
             Some(expires.as_str()),
@@ -124,9 +160,12 @@ impl SigningKey {
             query.name.as_deref(),
             inline.as_deref(),
         ];
-        // Each part has its length before it, so that different grants have different texts. Absent differs from empty.
-        for part in parts {
-            match part {
+        // Only where one of them is present, so that URLs of whole objects stay valid that an earlier version signed.
+        let of_part = [query.upload_id.as_deref(), part_number.as_deref(), offset.as_deref()];
+        let of_part = if of_part == [None; 3] { &[][..] } else { &of_part };
+        // Each field has its length before it, so that different grants have different texts. Absent differs from empty.
+        for field in whole.iter().chain(of_part) {
+            match field {
                 None => mac.update(b"-"),
                 Some(text) => {
                     mac.update(b"+");

@@ -258,7 +258,8 @@ async fn a_probe_leaves_nothing_and_removes_nothing() {
 
 async fn put_part(store: &AzureStore, key: &ObjectKey, upload_id: &str, number: u32, bytes: &'static [u8]) {
     let (size, lifetime) = (bytes.len() as u64, LIFETIME);
-    let grant = PartGrant { key: key.clone(), upload_id: upload_id.into(), number, size, lifetime };
+    let grant =
+        PartGrant { key: key.clone(), upload_id: upload_id.into(), number, offset: 0, size, lifetime };
     let signed = store.sign_part(&grant).await.expect("signed");
     assert_eq!(send(&signed, bytes).await, 201);
 }
@@ -433,7 +434,8 @@ async fn a_part_url_can_change_the_object_but_the_pinned_etag_shows_it() {
     store.complete(&key, &upload, None, &parts).await.expect("completed");
     let pinned = store.head(&key, None).await.expect("present").etag;
 
-    let part = PartGrant { key: key.clone(), upload_id: upload, number: 1, size: 5, lifetime: LIFETIME };
+    let part =
+        PartGrant { key: key.clone(), upload_id: upload, number: 1, offset: 0, size: 5, lifetime: LIFETIME };
     let url = store.sign_part(&part).await.expect("signed").url;
     let url =
         format!("{}?{}", url.split_once('?').expect("a query").0, &url[url.find("sv=").expect("a permit")..]);

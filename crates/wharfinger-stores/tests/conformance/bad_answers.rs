@@ -276,6 +276,7 @@ async fn an_upload_is_completed_although_the_answer_is_lost() {
             key: key.clone(),
             upload_id: upload_id.clone(),
             number: 1,
+            offset: 0,
             size: 4,
             lifetime: LIFETIME,
         };

@@ -28,7 +28,7 @@ pub(super) struct StoreFixture {
     pub(super) keys_per_page: usize,
     put: Put,
     /// Keeps the folder until the end of the case.
-    _disk: Option<DiskFixture>,
+    disk: Option<DiskFixture>,
 }
 
 impl StoreFixture {
@@ -39,7 +39,7 @@ impl StoreFixture {
             let store = store.clone();
             Box::pin(async move { receive(&store, &key, &bytes).await.expect("stored").keep() })
         });
-        StoreFixture { store: disk.store.clone(), keys_per_page: 1, put, _disk: Some(disk) }
+        StoreFixture { store: disk.store.clone(), keys_per_page: 1, put, disk: Some(disk) }
     }
 
     /// A new bucket of a Ceph gateway.
@@ -110,12 +110,17 @@ impl StoreFixture {
                 assert!((200..300).contains(&status), "{key}: {status}");
             })
         });
-        StoreFixture { store, keys_per_page: 1_000, put, _disk: None }
+        StoreFixture { store, keys_per_page: 1_000, put, disk: None }
+    }
+
+    /// Sends signed requests to this store.
+    pub(super) fn client(&self) -> Client {
+        self.disk.as_ref().map_or_else(Client::new, |disk| Client::Disk(disk.store.clone()))
     }
 
     /// Whether the signature covers every parameter, so that an additional one is refused.
     pub(super) fn signs_every_parameter(&self) -> bool {
-        self.store.kind() == "s3"
+        self.store.kind() == "s3" || self.store.kind() == "disk"
     }
 
     pub(super) async fn put(&self, text: &str, bytes: &[u8]) -> ObjectKey {
@@ -256,14 +261,19 @@ impl DiskFixture {
         names_in(&self.folder.path().join(".incoming"))
     }
 
-    /// All files and folders of the store, except the folder of incoming uploads, as paths below the root.
+    /// The names in the folder of multipart uploads.
+    pub(super) fn multipart_names(&self) -> Vec<String> {
+        names_in(&self.folder.path().join(".multipart"))
+    }
+
+    /// All files and folders of the store, except its own folders for uploads, as paths below the root.
     pub(super) fn tree(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut folders = vec![String::new()];
         while let Some(folder) = folders.pop() {
             for name in names_in(&self.folder.path().join(&folder)) {
                 let path = format!("{folder}{name}");
-                if path == ".incoming" {
+                if path == ".incoming" || path == ".multipart" {
                     continue;
                 }
                 if self.folder.path().join(&path).is_dir() {
@@ -277,7 +287,7 @@ impl DiskFixture {
     }
 }
 
-fn names_in(folder: &Path) -> Vec<String> {
+pub(super) fn names_in(folder: &Path) -> Vec<String> {
     let entries = folder.read_dir().expect("a readable folder");
     let mut names: Vec<String> = entries
         .map(|entry| entry.expect("an entry").file_name().into_string().expect("a plain name"))

@@ -6,6 +6,8 @@ mod azure_only;
 mod bad_answers;
 mod bad_stores;
 mod disk_faults;
+mod disk_parts;
+mod disk_route;
 mod fixture;
 mod foreign;
 mod incoming;
@@ -20,8 +22,8 @@ mod unmounted_disk;
 mod versions;
 mod walking;
 
-/// Runs each case once per store. A new store only needs a `StoreFixture`. The cases of remote stores test signed URLs;
-/// the program itself serves the URLs of local disk.
+/// Runs each case once per store. A new store only needs a `StoreFixture`. The cases of remote stores test signed URLs.
+/// The program itself serves the URLs of local disk; `disk_route` does it for the cases of every store.
 macro_rules! cases {
     (
         every store { $($module:ident: $($case:ident)+;)+ }
@@ -69,6 +71,14 @@ cases! {
             a_listing_of_many_pages_is_complete
             sizes_and_times_are_listed
             a_listing_can_be_dropped_early;
+        parts:
+            parts_are_joined_in_the_order_of_their_numbers
+            a_part_of_wrong_length_is_refused_or_reported
+            a_part_url_permits_only_the_signed_request
+            an_upload_with_a_missing_part_is_not_completed
+            an_aborted_upload_leaves_nothing
+            one_of_several_uploads_is_aborted
+            unfinished_uploads_are_listed_once_each;
     }
     remote stores {
         grants:
@@ -80,13 +90,5 @@ cases! {
             urls_expire
             a_signed_download_returns_the_object
             a_download_url_permits_only_the_signed_request;
-        parts:
-            parts_are_joined_in_the_order_of_their_numbers
-            a_part_of_wrong_length_is_refused_or_reported
-            a_part_url_permits_only_the_signed_request
-            an_upload_with_a_missing_part_is_not_completed
-            an_aborted_upload_leaves_nothing
-            one_of_several_uploads_is_aborted
-            unfinished_uploads_are_listed_once_each;
     }
 }

@@ -9,7 +9,7 @@ use wharfinger_stores::{
 };
 
 use super::fixture::{LIFETIME, StoreFixture, key};
-use super::sending::{Client, extended, tampered};
+use super::sending::{extended, tampered};
 
 fn multipart(fixture: &StoreFixture) -> &dyn MultipartStore {
     fixture.store.multipart().expect("the store supports multipart uploads")
@@ -23,17 +23,17 @@ async fn signed(
     fixture: &StoreFixture,
     key: &ObjectKey,
     upload_id: &str,
-    number: u32,
+    (number, offset): (u32, usize),
     size: usize,
 ) -> SignedRequest {
-    let upload_id = upload_id.to_owned();
-    let grant = PartGrant { key: key.clone(), upload_id, number, size: size as u64, lifetime: LIFETIME };
+    let (upload_id, offset, size) = (upload_id.to_owned(), offset as u64, size as u64);
+    let grant = PartGrant { key: key.clone(), upload_id, number, offset, size, lifetime: LIFETIME };
     multipart(fixture).sign_part(&grant).await.expect("signed")
 }
 
-async fn send(fixture: &StoreFixture, key: &ObjectKey, upload_id: &str, number: u32, bytes: &[u8]) {
-    let signed = signed(fixture, key, upload_id, number, bytes.len()).await;
-    let answer = Client::new().send(&signed, bytes).await;
+async fn send(fixture: &StoreFixture, key: &ObjectKey, upload_id: &str, part: (u32, usize), bytes: &[u8]) {
+    let (signed, number) = (signed(fixture, key, upload_id, part, bytes.len()).await, part.0);
+    let answer = fixture.client().send(&signed, bytes).await;
     assert!(answer.accepted(), "part {number}: {} {}", answer.status, answer.text());
 }
 
@@ -60,9 +60,11 @@ pub(super) async fn parts_are_joined_in_the_order_of_their_numbers(fixture: &Sto
     let part_bytes_min = usize::try_from(multipart(fixture).limits().part_bytes_min).expect("a small number");
     let bytes = [noise(part_bytes_min, 1), noise(part_bytes_min + 1, 2), noise(77, 3)];
     // A part that is sent again replaces the earlier one.
-    send(fixture, &key, &upload_id, 2, &noise(99, 9)).await;
-    let sent =
-        [3u32, 1, 2].map(|number| send(fixture, &key, &upload_id, number, &bytes[number as usize - 1]));
+    send(fixture, &key, &upload_id, (2, part_bytes_min), &noise(99, 9)).await;
+    let offsets = [0, part_bytes_min, 2 * part_bytes_min + 1];
+    let sent = [3usize, 1, 2].map(|number| {
+        send(fixture, &key, &upload_id, (number as u32, offsets[number - 1]), &bytes[number - 1])
+    });
     join_all(sent).await;
 
     let held = parts(fixture, &key, &upload_id).await.expect("listed");
@@ -82,9 +84,12 @@ pub(super) async fn parts_are_joined_in_the_order_of_their_numbers(fixture: &Sto
         disposition: Disposition::Attachment,
         lifetime: LIFETIME,
     };
-    let answer = Client::new().send(&fixture.store.sign_get(&grant).await.expect("signed"), b"").await;
+    let answer = fixture.client().send(&fixture.store.sign_get(&grant).await.expect("signed"), b"").await;
     assert!(answer.body == whole, "{}: the bytes differ from the sent bytes", answer.status);
-    assert_eq!(answer.header("content-type"), "video/mp4");
+    // Local disk stores no types: the program knows them.
+    if fixture.store.kind() != "disk" {
+        assert_eq!(answer.header("content-type"), "video/mp4");
+    }
 
     assert_eq!(unfinished(fixture, "").await, []);
     let error = parts(fixture, &key, &upload_id).await.expect_err("the upload has ended");
@@ -94,9 +99,9 @@ pub(super) async fn parts_are_joined_in_the_order_of_their_numbers(fixture: &Sto
 pub(super) async fn a_part_of_wrong_length_is_refused_or_reported(fixture: &StoreFixture) {
     let key = key("uploads/t/u/large");
     let upload_id = started(fixture, &key).await;
-    let signed = signed(fixture, &key, &upload_id, 1, 10).await;
+    let signed = signed(fixture, &key, &upload_id, (1, 0), 10).await;
     for bytes in [&b"longer than ten"[..], b"shorter"] {
-        let answer = Client::new().send(&signed, bytes).await;
+        let answer = fixture.client().send(&signed, bytes).await;
         let held = parts(fixture, &key, &upload_id).await.expect("listed");
         if fixture.store.capabilities().enforces_size {
             assert!(answer.refused(), "{}", answer.status);
@@ -113,10 +118,11 @@ pub(super) async fn a_part_of_wrong_length_is_refused_or_reported(fixture: &Stor
 }
 
 pub(super) async fn a_part_url_permits_only_the_signed_request(fixture: &StoreFixture) {
-    let client = Client::new();
+    let client = fixture.client();
     let key = key("uploads/t/u/large");
     let upload_id = started(fixture, &key).await;
-    let signed = signed(fixture, &key, &upload_id, 1, 4).await;
+    // Not at 0: `tampered` appends a zero to each value.
+    let signed = signed(fixture, &key, &upload_id, (1, 4), 4).await;
     for method in ["GET", "HEAD", "DELETE", "POST"] {
         let answer = client.send_as(method, &signed, b"part").await;
         assert!(answer.refused(), "{method}: {} {}", answer.status, answer.text());
@@ -138,7 +144,7 @@ pub(super) async fn a_part_url_permits_only_the_signed_request(fixture: &StoreFi
 pub(super) async fn an_upload_with_a_missing_part_is_not_completed(fixture: &StoreFixture) {
     let key = key("uploads/t/u/large");
     let upload_id = started(fixture, &key).await;
-    send(fixture, &key, &upload_id, 2, b"the second").await;
+    send(fixture, &key, &upload_id, (2, 0), b"the second").await;
     let held = parts(fixture, &key, &upload_id).await.expect("listed");
     let part_bytes_min = multipart(fixture).limits().part_bytes_min;
     let not_sent = Part { number: 1, size: part_bytes_min, etag: "d41d8cd98f00b204e9800998ecf8427e".into() };
@@ -160,9 +166,9 @@ pub(super) async fn an_aborted_upload_leaves_nothing(fixture: &StoreFixture) {
     let first = started(fixture, &this).await;
     let second = started(fixture, &this).await;
     let others = started(fixture, &longer).await;
-    send(fixture, &this, &first, 1, b"part").await;
-    send(fixture, &longer, &others, 1, b"part").await;
-    let late = signed(fixture, &this, &first, 2, 4).await;
+    send(fixture, &this, &first, (1, 0), b"part").await;
+    send(fixture, &longer, &others, (1, 0), b"part").await;
+    let late = signed(fixture, &this, &first, (2, 4), 4).await;
 
     for _ in 0..2 {
         multipart(fixture).abort_all(&this).await.expect("aborted twice");
@@ -177,7 +183,7 @@ pub(super) async fn an_aborted_upload_leaves_nothing(fixture: &StoreFixture) {
         assert!(!matches!(error, BlobError::Changed), "{error}");
     }
     // Azure has no uploads, only blocks of a blob. It accepts a late block, which belongs to no upload.
-    let refused = Client::new().send(&late, b"late").await.refused();
+    let refused = fixture.client().send(&late, b"late").await.refused();
     assert!(refused || fixture.store.kind() == "azure", "a late part is refused");
     assert_eq!(fixture.store.head(&this, None).await.expect("kept").size, 15, "the object is unchanged");
     assert_eq!(parts(fixture, &longer, &others).await.expect("listed").len(), 1);
@@ -187,7 +193,7 @@ pub(super) async fn one_of_several_uploads_is_aborted(fixture: &StoreFixture) {
     let key = key("uploads/t/u/f");
     let unwanted = started(fixture, &key).await;
     let wanted = started(fixture, &key).await;
-    send(fixture, &key, &wanted, 1, b"kept").await;
+    send(fixture, &key, &wanted, (1, 0), b"kept").await;
     for _ in 0..2 {
         multipart(fixture).abort(&key, &unwanted).await.expect("aborted twice");
     }

@@ -1,11 +1,19 @@
 //! An HTTP client for signed requests and for tampered ones.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use wharfinger_stores::SignedRequest;
+use wharfinger_stores::disk::DiskStore;
+
+use super::disk_route;
 
 #[derive(Clone)]
-pub(super) struct Client(reqwest::Client);
+pub(super) enum Client {
+    Http(reqwest::Client),
+    /// Requests to URLs of this store, without HTTP.
+    Disk(Arc<DiskStore>),
+}
 
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -35,13 +43,13 @@ impl Answer {
 
 impl Client {
     pub(super) fn new() -> Client {
-        Client(reqwest::Client::new())
+        Client::Http(reqwest::Client::new())
     }
 
     /// A client that resolves the host to this address.
     pub(super) fn resolving(host: &str, address: SocketAddr) -> Client {
         let client = reqwest::Client::builder().resolve(host, address).build();
-        Client(client.expect("a client"))
+        Client::Http(client.expect("a client"))
     }
 
     pub(super) async fn send(&self, signed: &SignedRequest, body: &[u8]) -> Answer {
@@ -50,8 +58,12 @@ impl Client {
 
     /// Sends the request with another method.
     pub(super) async fn send_as(&self, method: &str, signed: &SignedRequest, body: &[u8]) -> Answer {
+        let http = match self {
+            Client::Http(http) => http,
+            Client::Disk(disk) => return disk_route::answer(disk, method, &signed.url, body).await,
+        };
         let method = method.parse().expect("a method");
-        let mut request = self.0.request(method, &signed.url);
+        let mut request = http.request(method, &signed.url);
         if signed.method != "GET" {
             request = request.header("content-length", body.len()).body(body.to_vec());
         }

@@ -3,8 +3,11 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use wharfinger_lifecycle::key::ObjectKey;
-use wharfinger_stores::disk::{ROUTE, SignedQuery, SigningKey};
-use wharfinger_stores::{BlobStore as _, Disposition, GetGrant, PutGrant, SignedRequest, UrlLifetime};
+use wharfinger_stores::disk::{PartPlace, ROUTE, SignedQuery, SigningKey};
+use wharfinger_stores::{
+    BlobStore as _, Disposition, GetGrant, MultipartStore as _, PartGrant, PutGrant, SignedRequest,
+    UrlLifetime,
+};
 
 use super::fixture::{DiskFixture, PUBLIC_URL, key, pin};
 
@@ -27,6 +30,17 @@ fn get_grant() -> GetGrant {
         content_type: Some("image/svg+xml".into()),
         file_name: "Übersicht & Plan 100%=?#.pdf".into(),
         disposition: Disposition::Attachment,
+        lifetime: UrlLifetime { signed_at: 0, expires_at: EXPIRES },
+    }
+}
+
+fn part_grant() -> PartGrant {
+    PartGrant {
+        key: key("uploads/h%C3%A4fen/ada/f"),
+        upload_id: "an upload & more".into(),
+        number: 12,
+        offset: 34,
+        size: 1_234,
         lifetime: UrlLifetime { signed_at: 0, expires_at: EXPIRES },
     }
 }
@@ -74,6 +88,21 @@ async fn a_signed_download_is_valid() {
     assert!(disk.store.signing_key().verify("GET", &key, &query));
 }
 
+#[tokio::test]
+async fn a_signed_part_is_valid() {
+    let disk = DiskFixture::new();
+    let grant = part_grant();
+    let signed = disk.store.sign_part(&grant).await.expect("signed");
+    assert_eq!((signed.method, signed.headers.len()), ("PUT", 0));
+    let (key, query) = parsed(&signed);
+    assert_eq!((&key, query.size), (&grant.key, Some(1_234)));
+    let place = PartPlace { upload_id: grant.upload_id, number: 12, offset: 34 };
+    assert_eq!(query.part(), Some(place));
+    assert!(disk.store.signing_key().verify("PUT", &key, &query));
+    let whole = disk.store.sign_put(&put_grant()).await.expect("signed");
+    assert_eq!(parsed(&whole).1.part(), None);
+}
+
 /// Copies of the query, each with one field changed, removed or added.
 fn tampered(query: &SignedQuery) -> Vec<SignedQuery> {
     let mut all = Vec::new();
@@ -100,6 +129,16 @@ fn tampered(query: &SignedQuery) -> Vec<SignedQuery> {
     for inline in [None, Some(true), Some(false)] {
         with(&|other| other.inline = inline);
     }
+    for number in [None, Some(0), Some(12), Some(13)] {
+        with(&|other| other.part_number = number);
+    }
+    for offset in [None, Some(0), Some(34), Some(35)] {
+        with(&|other| other.offset = offset);
+    }
+    for upload_id in [None, Some("an upload"), Some("")] {
+        with(&|other| other.upload_id = upload_id.map(str::to_owned));
+    }
+    with(&|other| (other.upload_id, other.part_number, other.offset) = (None, None, None));
     with(&|other| std::mem::swap(&mut other.content_type, &mut other.sha256));
     with(&|other| std::mem::swap(&mut other.etag, &mut other.name));
     with(&|other| other.sha256 = other.sha256.as_ref().map(|text| text.to_uppercase()));
@@ -143,6 +182,7 @@ async fn a_changed_grant_is_not_valid() {
     let signed = [
         ("PUT", disk.store.sign_put(&put_grant()).await),
         ("PUT", disk.store.sign_put(&plain_put).await),
+        ("PUT", disk.store.sign_part(&part_grant()).await),
         ("GET", disk.store.sign_get(&get_grant()).await),
         ("GET", disk.store.sign_get(&plain_get).await),
         ("GET", disk.store.sign_get(&inline_get).await),

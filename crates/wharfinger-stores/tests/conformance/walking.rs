@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use futures::TryStreamExt as _;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use wharfinger_stores::BlobStore as _;
+use wharfinger_stores::{BlobStore as _, MultipartStore as _};
 
 use super::fixture::DiskFixture;
 
@@ -71,5 +71,6 @@ async fn other_files_are_not_listed() {
     fs::write(folder.join(std::ffi::OsStr::from_bytes(b"\xff\xfe")), b"x").expect("written");
     std::os::unix::fs::symlink("missing", folder.join("dangling")).expect("linked");
     let _incoming = disk.store.receive(super::fixture::file_id(), &key, 5, None).await.expect("started");
+    disk.store.start(&key, None).await.expect("started");
     assert_eq!(keys(&disk, "", None).await, [key.as_str()]);
 }

@@ -12,7 +12,7 @@ use super::sink::{Gap, TextSink};
 const DEPTH_MAX: usize = 4096;
 
 pub(super) fn extract(file: &mut File, sink: &mut TextSink<'_>) -> Result<(), ExtractError> {
-    let mut reader = Rtf {
+    let mut reader = RtfReader {
         source: BufReader::new(file),
         sink,
         group: Group { is_skipped: false, fallback: 1 },
@@ -34,7 +34,7 @@ struct Group {
     fallback: usize,
 }
 
-struct Rtf<'s, 'w, 'f> {
+struct RtfReader<'s, 'w, 'f> {
     source: BufReader<&'f mut File>,
     sink: &'s mut TextSink<'w>,
     group: Group,
@@ -48,7 +48,7 @@ struct Rtf<'s, 'w, 'f> {
     in_cell: bool,
 }
 
-impl Rtf<'_, '_, '_> {
+impl RtfReader<'_, '_, '_> {
     fn run(&mut self) -> Result<(), ExtractError> {
         while let Some(byte) = self.next()? {
             match byte {

@@ -41,4 +41,6 @@ pub struct App {
     pub request_bodies: MemoryBudget,
     /// When the metrics count stuck files and orphans again. A slow count is not repeated at every scrape.
     pub count_findings_at: Mutex<Instant>,
+    /// The last tenant that the metrics have compared with its limit, and how many were near it so far.
+    pub full_tenants: Mutex<(String, u64)>,
 }

@@ -150,6 +150,7 @@ impl App {
             dashboard: Dashboard::open(&core, &faults).await?,
             request_bodies: MemoryBudget::new(REQUEST_BODIES_BYTES),
             count_findings_at: Mutex::new(Instant::now()),
+            full_tenants: Mutex::default(),
             core,
         };
         Ok((app, state))

@@ -17,6 +17,7 @@ use crate::auth::TokenKeys;
 use crate::clock::Clock;
 use crate::config::{Flags, Secrets, Settings, prepare_secrets};
 use crate::core::catalog_error_text;
+use crate::pipeline::stage_workers;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -162,7 +163,7 @@ async fn check_catalog(settings: &Settings, arguments: &Arguments, findings: &mu
     check_clock(&catalog, &clock, findings).await;
     if step == SCHEMA_VERSION {
         if arguments.accept_store {
-            findings.push(blobs::accept(settings, &catalog, clock.now()).await);
+            findings.push(blobs::accept_store(settings, &catalog, clock.now()).await);
         }
         if arguments.enable_webhook {
             findings.push(notify::enable_again(settings, &catalog).await);
@@ -269,5 +270,16 @@ async fn check_contents(catalog: &Catalog, findings: &mut Vec<Finding>) {
             ),
         )),
         Err(error) => findings.push(bad("cleanups", error)),
+    }
+    match stage_workers::without_worker(catalog, Clock::system().now()).await {
+        Ok(stages) if stages.is_empty() => {
+            findings.push(good("stages", "no file waits for a stage without a worker"));
+        }
+        Ok(stages) => {
+            let list: Vec<String> = stages.iter().map(stage_workers::warning).collect();
+            let remedy = "Start a process with the role worker, or the outside worker of that stage";
+            findings.push(bad("stages", format!("{}. {remedy}", list.join("; "))));
+        }
+        Err(error) => findings.push(bad("stages", error)),
     }
 }

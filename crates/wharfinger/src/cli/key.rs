@@ -1,7 +1,8 @@
 //! `wharfinger key`: creates, lists and revokes service keys, directly in the catalog.
 
 use clap::{Args, Subcommand};
-use wharfinger_catalog::{Catalog, SERVICE_KEYS_MAX};
+use serde_json::json;
+use wharfinger_catalog::{Catalog, SERVICE_KEYS_MAX, ServiceKey};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::{TenantId, UserId};
 
@@ -11,6 +12,7 @@ use crate::auth::{KeyRequest, NewKey, key_id_of};
 use crate::clock::{Clock, rfc3339};
 use crate::config::{Flags, Settings, parse_duration_ms};
 use crate::core::Role;
+use crate::core::audit::AuditedAction;
 use crate::http::KeyView;
 
 const NAME_CHARS_MAX: usize = 100;
@@ -102,14 +104,25 @@ fn new_key(create: Create, now: UnixMs) -> Result<NewKey, Failure> {
     NewKey::create(request, now).map_err(|wrong| usage(wrong.field, &wrong.problem))
 }
 
-async fn store(catalog: &Catalog, new: NewKey, json: bool) -> Result<(), Failure> {
+/// The entry of the audit log. It has no secret.
+fn key_action(name: &'static str, key: &ServiceKey) -> AuditedAction<'static> {
+    AuditedAction {
+        name,
+        tenant: None,
+        subject: key.id.clone(),
+        detail: json!({ "name": key.name, "role": key.role, "tenant": key.tenant, "user": key.user }),
+    }
+}
+
+async fn store(catalog: &Catalog, new: NewKey, as_json: bool) -> Result<(), Failure> {
     let view = KeyView::from(new.row.clone());
-    if !catalog.create_service_key(new.row).await.map_err(catalog_failed)? {
+    let audited = catalog.audited(key_action("key-created", &new.row).by_command(new.row.created_at));
+    if !audited.create_service_key(new.row).await.map_err(catalog_failed)? {
         return Err(Failure::Failed(format!(
             "there are {SERVICE_KEYS_MAX} keys already. Revoke some; they are removed 90 days later"
         )));
     }
-    if json {
+    if as_json {
         let mut object = object(&view);
         object.insert("key".into(), new.token.into());
         line(serde_json::Value::Object(object).to_string());
@@ -177,7 +190,13 @@ fn list(keys: Vec<KeyView>, json: bool) {
 }
 
 async fn revoke(catalog: &Catalog, id: &str, json: bool) -> Result<(), Failure> {
-    let revoked = catalog.revoke_service_key(id, Clock::system().now()).await.map_err(catalog_failed)?;
+    let now = Clock::system().now();
+    let known = catalog.service_key(id).await.map_err(catalog_failed)?;
+    let audited = match &known {
+        Some(key) => catalog.audited(key_action("key-revoked", key).by_command(now)),
+        None => catalog.clone(),
+    };
+    let revoked = audited.revoke_service_key(id, now).await.map_err(catalog_failed)?;
     let Some(key) = revoked else {
         let problem = format!("there is no key `{id}`. `wharfinger key list` shows all ids");
         return Err(Failure::Failed(problem));

@@ -11,8 +11,10 @@ mod output;
 mod put;
 mod quota;
 mod reconcile;
+mod remote;
 mod serve;
 mod sweep;
+mod tail;
 mod token;
 
 use std::path::PathBuf;
@@ -66,6 +68,8 @@ enum Command {
     Quota(quota::Arguments),
     /// Run one sweep now and print its result
     Sweep(sweep::Arguments),
+    /// Follow a running server: print deleted objects, runs of sweeps and notifications as they happen
+    Tail(tail::Arguments),
     /// Compare any bucket with any list of keys: report orphans and missing objects
     Reconcile(Box<reconcile::Arguments>),
     /// Create or update the database schema
@@ -137,6 +141,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Key(arguments) => key::run(&flags, arguments).await,
         Command::Quota(arguments) => quota::run(&flags, arguments).await,
         Command::Sweep(arguments) => sweep::run(&flags, arguments).await,
+        Command::Tail(arguments) => tail::run(flags, arguments).await,
         Command::Reconcile(arguments) => reconcile::run(&flags, *arguments).await,
         Command::Migrate(arguments) => migrate::run(&flags, arguments).await,
         Command::Doctor(arguments) => doctor::run(&flags, arguments).await,
@@ -180,7 +185,7 @@ fn catalog_failed(error: CatalogError) -> Failure {
 /// Opens the catalog and updates its schema. Returns also the migration steps that were applied.
 async fn migrated_catalog(settings: &Settings) -> Result<(Catalog, Vec<i64>), Failure> {
     // So that the user sees why the command waits for the database.
-    crate::telemetry::log_to_stderr("warn");
+    crate::telemetry::log_to_stderr("warn", &settings.instance_id);
     std::fs::create_dir_all(&settings.data_dir).map_err(failed)?;
     let catalog = Catalog::open(catalog_options(settings)).await.map_err(catalog_failed)?;
     let applied = catalog.migrate(crate::clock::Clock::system().now()).await.map_err(catalog_failed)?;

@@ -10,9 +10,9 @@ mod progress;
 use clap::Args;
 use futures::StreamExt as _;
 
-use super::{Failure, token};
-use crate::clock::Clock;
-use crate::config::{Flags, Settings, client_env};
+use super::Failure;
+use super::remote::{Access, RemoteArguments};
+use crate::config::Flags;
 use client::{Client, PutOutcome};
 use progress::Progress;
 
@@ -21,18 +21,8 @@ pub(super) struct Arguments {
     /// Files and folders to upload
     #[arg(required = true, value_name = "FILE")]
     paths: Vec<std::path::PathBuf>,
-    /// The server's address (WHARFINGER_SERVER) [default: from the settings]
-    #[arg(long, value_name = "URL")]
-    server: Option<String>,
-    /// The access token (WHARFINGER_TOKEN) [default: created with the key of the local server]
-    #[arg(long)]
-    token: Option<String>,
-    /// The tenant, if the token is created here
-    #[arg(long, default_value = "default")]
-    tenant: String,
-    /// The user, if the token is created here
-    #[arg(long, default_value = "local")]
-    user: String,
+    #[command(flatten)]
+    remote: RemoteArguments,
     /// Files uploaded at the same time
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
@@ -50,10 +40,8 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-const TOKEN_MS: i64 = 24 * 3_600_000;
-
 pub(super) async fn run(flags: Flags, arguments: Arguments) -> Result<(), Failure> {
-    let (server, token) = server_and_token(&flags, &arguments)?;
+    let Access { server, token, .. } = arguments.remote.access(&flags, "user")?;
     let found = files::find(&arguments.paths);
     let client = Client::new(server, token, arguments.again, arguments.stages, usize::from(arguments.parts))
         .map_err(Failure::Failed)?;
@@ -82,31 +70,4 @@ pub(super) async fn run(flags: Flags, arguments: Arguments) -> Result<(), Failur
             found.files.len() + found.problems.len()
         ))),
     }
-}
-
-/// The server and a token for it: from flags and environment, else those of the server with these settings.
-fn server_and_token(flags: &Flags, arguments: &Arguments) -> Result<(String, String), Failure> {
-    let server = arguments.server.clone().or_else(|| client_env("WHARFINGER_SERVER"));
-    let given = arguments.token.clone().or_else(|| client_env("WHARFINGER_TOKEN"));
-    if let (Some(server), Some(token)) = (&server, &given) {
-        return Ok((server.trim_end_matches('/').to_owned(), token.clone()));
-    }
-    let settings = Settings::load(flags)?;
-    let server = server
-        .or_else(|| settings.public_url.clone())
-        .unwrap_or_else(|| format!("http://{}", settings.listen.replace("0.0.0.0", "127.0.0.1")));
-    let token = match given {
-        Some(token) => token,
-        None => {
-            if !settings.data_dir.is_dir() {
-                return Err(Failure::Usage(format!(
-                    "no token: use --token or WHARFINGER_TOKEN, or run this in the server's folder ({} was not found here)",
-                    settings.data_dir.display()
-                )));
-            }
-            let caller = token::caller(&arguments.tenant, &arguments.user, "user")?;
-            token::mint(&settings, &caller, Clock::system().now() + TOKEN_MS)?
-        }
-    };
-    Ok((server.trim_end_matches('/').to_owned(), token))
 }

@@ -1,6 +1,7 @@
 //! `wharfinger quota`: shows and sets tenants' limits, and corrects the counters.
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 use wharfinger_calls::faults::Faults;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
@@ -10,6 +11,7 @@ use super::output::line;
 use super::{Failure, failed, migrated_catalog};
 use crate::clock::Clock;
 use crate::config::{Flags, Settings, format_size, parse_size};
+use crate::core::audit::AuditedAction;
 use crate::quota::sync::{self, SyncMode, Synced};
 use crate::quota::{QuotaContext, RedisQuotaOwner};
 
@@ -61,7 +63,14 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     match arguments.action {
         Action::Set { tenant: name, limit } => {
             let tenant = tenant(&name)?;
-            catalog.set_limit(&tenant, limit).await.map_err(failed)?;
+            let action = AuditedAction {
+                name: "quota-limit-set",
+                tenant: Some(&tenant),
+                subject: name.clone(),
+                detail: json!({ "limit": limit }),
+            };
+            let audited = catalog.audited(action.by_command(Clock::system().now()));
+            audited.set_limit(&tenant, limit).await.map_err(failed)?;
             show(&name, catalog.quota(&tenant, default_limit).await.map_err(failed)?, arguments.json);
         }
         Action::Show { tenant: name } => {

@@ -76,8 +76,8 @@ async fn serve(
     asked_to_stop: CancellationToken,
 ) -> Result<(), Failure> {
     match greeting {
-        Greeting::Full => telemetry::log_to_stderr("info"),
-        Greeting::None => telemetry::log_to_stderr("off"),
+        Greeting::Full => telemetry::log_to_stderr("info", &settings.instance_id),
+        Greeting::None => telemetry::log_to_stderr("off", &settings.instance_id),
     }
     telemetry::prometheus();
     let secrets = prepare_secrets(&settings)?;

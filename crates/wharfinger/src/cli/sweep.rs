@@ -39,7 +39,7 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
     let sweep = Sweep::named(&arguments.name)
         .ok_or_else(|| Failure::Usage(format!("there is no sweep `{}`", arguments.name)))?;
     let settings = Settings::load(flags)?;
-    telemetry::log_to_stderr("info");
+    telemetry::log_to_stderr("info", &settings.instance_id);
     let secrets = prepare_secrets(&settings)?;
     let app =
         App::open_for_command(settings, &secrets, Clock::system()).await.map_err(|error| match error {
@@ -47,8 +47,12 @@ pub(super) async fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failu
             other => failed(other),
         })?;
     // After Ctrl-C the sweep ends at the next safe point.
-    let manual =
-        ManualRun { is_dry_run: arguments.dry_run, stop: cancelled_by_ctrl_c()?, ..ManualRun::default() };
+    let manual = ManualRun {
+        by: "command line".into(),
+        is_dry_run: arguments.dry_run,
+        stop: cancelled_by_ctrl_c()?,
+        ..ManualRun::default()
+    };
     let ran = tokio::select! {
         ran = run_now(&app.uploads, sweep, &manual) => ran,
         () = print_progress(sweep, &manual, arguments.json) => unreachable!("it never ends by itself"),

@@ -59,6 +59,16 @@ pub enum WindowPolicy {
     Rescue,
 }
 
+/// Which requests have a line in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessLog {
+    /// Only those that failed by a fault of the server (5xx).
+    None,
+    /// Those that failed.
+    Failed,
+    All,
+}
+
 /// Who may read the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsAccess {
@@ -93,6 +103,7 @@ pub struct Settings {
     /// All our keys in Redis start with it.
     pub redis_prefix: String,
     pub jwt_secret: Option<String>,
+    pub access_log: AccessLog,
     pub metrics: MetricsAccess,
     pub metrics_listen: Option<String>,
     /// 0: no limit.
@@ -173,6 +184,7 @@ impl Settings {
             amqp_delayed_exchange: boolean("AMQP_DELAYED_EXCHANGE", values)?,
             amqp_prefix: amqp_prefix(values.text("AMQP_PREFIX")?)?,
             redis_prefix: redis_prefix(values.get("REDIS_PREFIX").unwrap_or_default())?,
+            access_log: access_log(&values.text("ACCESS_LOG")?)?,
             metrics: metrics_access(values)?,
             metrics_listen: values.get("WHARFINGER_METRICS_LISTEN"),
             connections_per_address: values.integer("WHARFINGER_CONNECTIONS_PER_ADDRESS", 0, 1_000_000)?
@@ -330,6 +342,17 @@ fn cors_origins(list: &str) -> Result<Vec<String>, BadSetting> {
             )),
         })
         .collect()
+}
+
+fn access_log(word: &str) -> Result<AccessLog, BadSetting> {
+    match word {
+        "none" => Ok(AccessLog::None),
+        "failed" => Ok(AccessLog::Failed),
+        "all" => Ok(AccessLog::All),
+        other => {
+            Err(BadSetting::new("ACCESS_LOG", format!("must be `none`, `failed` or `all`, not `{other}`")))
+        }
+    }
 }
 
 /// Open by default only on a loopback address without a separate metrics address.

@@ -24,6 +24,7 @@ pub struct SweepSettings {
     /// None: no limit.
     pub orphan_limit_percent: Option<u8>,
     pub deletion_log_ms: i64,
+    pub audit_log_ms: i64,
 }
 
 impl SweepSettings {
@@ -52,6 +53,7 @@ impl SweepSettings {
                 0 => None,
                 percent => Some(percent as u8),
             },
+            audit_log_ms: values.duration_ms("AUDIT_LOG_DAYS", DAY_MS, DURATION_MS_MAX)? as i64,
             deletion_log_ms: values.duration_ms("DELETION_LOG_DAYS", DAY_MS, DURATION_MS_MAX)? as i64,
         })
     }

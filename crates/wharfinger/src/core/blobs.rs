@@ -82,7 +82,7 @@ async fn probe(blobs: &dyn BlobStore) -> Result<ProbeReport, BlobError> {
         let late = || Err(BlobError::Unavailable("no answer in 30 s".into()));
         match tokio::time::timeout(PROBE_TIMEOUT, blobs.probe()).await.unwrap_or_else(|_| late()) {
             Err(BlobError::Unavailable(why)) if tries_left > 1 => {
-                tracing::warn!(error = %why, "cannot reach the store yet");
+                tracing::warn!(store = blobs.kind(), error = %why, "cannot reach the store, trying again");
                 tries_left -= 1;
                 tokio::time::sleep(PROBE_PAUSE).await;
             }

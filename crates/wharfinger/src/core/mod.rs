@@ -1,6 +1,7 @@
 //! What every operation needs, below all subsystems: settings, clock, catalog, store and policy. The state of a subsystem
 //! (queues, caches, connections) is in that subsystem.
 
+pub mod audit;
 mod blobs;
 mod caller;
 mod open;

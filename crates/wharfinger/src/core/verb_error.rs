@@ -38,8 +38,9 @@ pub enum VerbError {
     #[error("{}", wrong_content_text(.declared, .found.as_deref(), .allowed))]
     ContentNotAllowed { declared: String, found: Option<String>, allowed: TypeList },
     #[error(
-        "A browser could run a file of the type {}. Leave out `disposition=inline` to get it as a download",
-        .0.as_deref().unwrap_or("application/octet-stream")
+        "Only pictures (not SVG), film, sound, PDF and plain text are shown inline, and this file {}. Leave out \
+         `disposition=inline` to get it as a download",
+        .0.as_ref().map_or("has no `contentType`".to_owned(), |declared| format!("is {declared}"))
     )]
     NotInline(Option<String>),
     #[error("The file is quarantined and cannot be downloaded")]

@@ -34,7 +34,7 @@ enum CacheBackend {
 #[derive(Clone, Serialize, Deserialize)]
 struct Entry {
     kept_at: UnixMs,
-    /// [`change_counter`](wharfinger_catalog::Catalog::change_counter) of the scope before the answer was computed.
+    /// [`files_revision`](wharfinger_catalog::Catalog::files_revision) of the scope before the answer was computed.
     changes: i64,
     answer: String,
 }

@@ -95,7 +95,7 @@ impl Watch {
     async fn read(&self, core: &Core, slot: &mut Slot) -> Result<Arc<Snapshot>, VerbError> {
         let _permit = self.reads.acquire().await.map_err(|_| VerbError::busy())?;
         let started = Instant::now();
-        let changes = core.catalog.change_counter(&self.scope).await?;
+        let changes = core.catalog.files_revision(&self.scope).await?;
         let unchanged = slot
             .last
             .take_if(|last| last.changes == changes && last.computed_at.elapsed() < RECOMPUTE_AFTER)

@@ -9,7 +9,7 @@ use super::Shared;
 use super::auth::UserAuth;
 use super::extract::{Body, Id, idempotency_key};
 use super::problem::Problem;
-use super::wire::{BatchRequest, BatchView, CompletionView};
+use super::wire::{BatchCompletionView, BatchRequest, BatchView};
 use crate::batches::{cancel, complete, find, open};
 
 /// Open a batch
@@ -60,7 +60,7 @@ pub(super) async fn get(
     post, path = "/api/v2/batches/{id}/complete", tag = "batches", operation_id = "completeBatch",
     params(("id" = String, Path, example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")),
     responses(
-        (status = 200, body = CompletionView, description = "All files are confirmed"),
+        (status = 200, body = BatchCompletionView, description = "All files are confirmed"),
         (status = 404, body = Problem),
         (status = 409, body = Problem, description = "`batch_incomplete`: the uploaded files were confirmed; `files` says \
             why the others could not be"),
@@ -71,7 +71,7 @@ pub(super) async fn complete(
     State(app): State<Shared>,
     UserAuth(caller): UserAuth,
     Id(id): Id<BatchId>,
-) -> Result<Json<CompletionView>, Problem> {
+) -> Result<Json<BatchCompletionView>, Problem> {
     Ok(Json(complete::complete(&app.uploads, &caller, id).await?.into()))
 }
 

@@ -128,24 +128,26 @@ pub(super) async fn get(
     let disposition = if query.inline == Some(true) { Disposition::Inline } else { Disposition::Attachment };
     set(header::CONTENT_DISPOSITION, disposition.header(query.name.as_deref().unwrap_or("file")));
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff".into());
-    let policy = match &query.content_type {
-        Some(shown) if query.inline == Some(true) && is_film_or_sound(shown) => PLAYER_POLICY,
-        _ => "sandbox; default-src 'none'",
-    };
-    set(header::CONTENT_SECURITY_POLICY, policy.into());
+    let shown = query.content_type.as_deref().filter(|_| query.inline == Some(true));
+    set(header::CONTENT_SECURITY_POLICY, content_security_policy(shown).into());
     // Anyone who has the URL may use it, so pages of other origins may show the file.
     set(HeaderName::from_static("cross-origin-resource-policy"), "cross-origin".into());
     set(header::CACHE_CONTROL, "private, no-store".into());
     Ok(response)
 }
 
-/// A browser opens films and sound in a page of its own, which reads the URL once more. Without `allow-same-origin` it may not.
-/// Scripts stay forbidden: the sandbox has no `allow-scripts`.
-const PLAYER_POLICY: &str =
-    "sandbox allow-same-origin; default-src 'none'; media-src 'self'; style-src 'unsafe-inline'";
-
-fn is_film_or_sound(content_type: &str) -> bool {
-    content_type.starts_with("video/") || content_type.starts_with("audio/")
+/// No policy lets the content run scripts. `shown`: the type of content that is shown inline.
+fn content_security_policy(shown: Option<&str>) -> &'static str {
+    match shown {
+        // A browser opens films and sound in a page of its own, which reads the URL once more. Without `allow-same-origin` it
+        // may not.
+        Some(shown) if shown.starts_with("video/") || shown.starts_with("audio/") => {
+            "sandbox allow-same-origin; default-src 'none'; media-src 'self'; style-src 'unsafe-inline'"
+        }
+        // Safari shows no PDF with `sandbox`, and its viewer has inline styles.
+        Some("application/pdf") => "default-src 'none'; style-src 'unsafe-inline'",
+        _ => "sandbox; default-src 'none'",
+    }
 }
 
 fn read_problem(error: BlobError) -> Problem {

@@ -206,7 +206,7 @@ pub(super) async fn get(
     }
     // Read before the figures. A change during the reading then makes the cached answer out of date.
     let (changes, read_at) =
-        (app.core.catalog.change_counter(&scope).await.map_err(VerbError::from)?, app.core.clock.now());
+        (app.core.catalog.files_revision(&scope).await.map_err(VerbError::from)?, app.core.clock.now());
     if let Some(answer) = cache.get(&scope, changes, read_at).await {
         return Ok(json(answer));
     }

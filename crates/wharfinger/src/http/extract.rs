@@ -71,6 +71,10 @@ pub struct TenantPageQuery {
 }
 
 impl TenantPageQuery {
+    pub fn new(cursor: Option<String>, limit: Option<usize>, tenant: Option<String>) -> TenantPageQuery {
+        TenantPageQuery { cursor, limit, tenant }
+    }
+
     pub fn scope(&self, caller: &Caller) -> Result<Scope, Problem> {
         scope_within(caller, self.tenant.as_deref())
     }

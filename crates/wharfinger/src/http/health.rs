@@ -17,6 +17,7 @@ use super::Shared;
 use super::auth::MetricsAuth;
 use super::problem::Problem;
 use crate::config::MetricsAccess;
+use crate::pipeline::stage_workers;
 use crate::roles::{ProcessRole, Roles};
 use crate::telemetry;
 use crate::worker::gauges;
@@ -46,6 +47,9 @@ pub(super) struct Readiness {
     #[schema(example = json!(["api", "worker"]))]
     roles: Vec<&'static str>,
     backends: Vec<BackendState>,
+    /// What an operator should repair although the process is ready.
+    #[schema(example = json!(["no worker has asked for jobs of the stage scan yet, files wait since 2026-11-19T10:00:00.000Z"]))]
+    warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -102,7 +106,12 @@ pub(super) async fn readyz(State(app): State<Shared>, Extension(last): Extension
 }
 
 fn draining(app: &Shared) -> Answer {
-    let draining = Readiness { status: "draining", roles: app.roles.names(), backends: Vec::new() };
+    let draining = Readiness {
+        status: "draining",
+        roles: app.roles.names(),
+        backends: Vec::new(),
+        warnings: Vec::new(),
+    };
     (StatusCode::SERVICE_UNAVAILABLE, Json(draining))
 }
 
@@ -151,10 +160,26 @@ async fn check_backends(app: &Shared) -> Answer {
         let (ok, kind) = (ingest.store_is_up(), ingest.store_kind());
         backends.push(BackendState { name: "events", kind, ok, needed: false, enforces: None });
     }
+    let warnings = if catalog.is_ok() { warnings(app).await } else { Vec::new() };
     if backends.iter().all(|backend| backend.ok || !backend.needed) {
-        (StatusCode::OK, Json(Readiness { status: "ready", roles, backends }))
+        (StatusCode::OK, Json(Readiness { status: "ready", roles, backends, warnings }))
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, Json(Readiness { status: "unavailable", roles, backends }))
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            Json(Readiness { status: "unavailable", roles, backends, warnings }),
+        )
+    }
+}
+
+async fn warnings(app: &Shared) -> Vec<String> {
+    let reading = stage_workers::without_worker(&app.core.catalog, app.core.clock.now());
+    match tokio::time::timeout(UNNEEDED_TIMEOUT, reading).await {
+        Ok(Ok(stages)) => stages.iter().map(stage_workers::warning).collect(),
+        Ok(Err(error)) => {
+            tracing::warn!(error = %error, "cannot read which stages have workers");
+            Vec::new()
+        }
+        Err(_) => Vec::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
+use serde_json::json;
 use utoipa::ToSchema;
 use wharfinger_catalog::Scope;
 
@@ -14,6 +15,7 @@ use super::wire::{CleanupStatusView, CleanupView, CleanupsView, NotificationView
 use crate::app::App;
 use crate::clock::rfc3339;
 use crate::core::VerbError;
+use crate::core::audit::AuditedAction;
 use crate::sweeps::pending_cleanups::{self, Outcome};
 use crate::sweeps::run_cleanups_in;
 
@@ -32,8 +34,18 @@ pub(super) async fn trigger(
     QueryParams(query): QueryParams<TenantQuery>,
 ) -> Result<Json<Outcome>, Problem> {
     let (scope, now) = (query.scope(&caller)?, app.core.clock.now());
-    app.core.catalog.retry_cleanups_now(&scope, now).await.map_err(VerbError::from)?;
-    Ok(Json(run_cleanups_in(&app.core, &scope).await?))
+    let action = AuditedAction {
+        name: "cleanups-triggered",
+        tenant: match &scope {
+            Scope::Tenant(tenant) | Scope::User(tenant, _) => Some(tenant),
+            Scope::All => None,
+        },
+        subject: "pending-cleanups".to_owned(),
+        detail: json!({}),
+    };
+    let audited = app.core.catalog.audited(action.by(&caller, now));
+    audited.retry_cleanups_now(&scope, now).await.map_err(VerbError::from)?;
+    Ok(Json(run_cleanups_in(&app.core, &scope, &caller.actor()).await?))
 }
 
 /// Count pending cleanups

@@ -2,12 +2,15 @@
 //! starts. The handler then runs to its end, even if the client hangs up. Bytes of files, events, searches and the
 //! event stream are handled in other ways.
 
+mod access_log;
 mod activity;
+mod audit;
 pub mod auth;
 mod batches;
 mod blobs;
 mod connection_slots;
 mod dashboard;
+mod deletions;
 mod dlq;
 mod events;
 mod extract;
@@ -25,6 +28,7 @@ mod server;
 mod session;
 mod stream;
 mod stuck;
+mod sweep_runs;
 mod sweeps;
 mod wire;
 mod workers;
@@ -56,6 +60,7 @@ use crate::memory_budget::Reservation;
 use crate::roles::ProcessRole;
 use crate::telemetry::metric;
 use crate::telemetry::traces::for_caller;
+use access_log::Logged;
 pub use connection_slots::ConnectionLimits;
 use problem::Problem;
 pub use server::serve;
@@ -79,8 +84,11 @@ const VERB_TIMEOUT: Duration = Duration::from_secs(60);
 /// A sweep may check every file; a manual run answers with its result.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(6 * 3_600);
 const SEARCH: &str = "/api/v2/search";
-const SWEEP_RUNS: [&str; 2] =
-    ["/api/v2/maintenance/sweeps/{name}/run", "/api/v1/maintenance/cleanup/trigger"];
+const SWEEP_RUNS: [&str; 3] = [
+    "/api/v2/maintenance/sweeps/{name}/run",
+    "/api/v2/uploads/orphans/scan",
+    "/api/v1/maintenance/cleanup/trigger",
+];
 
 #[derive(OpenApi)]
 #[openapi(
@@ -152,9 +160,11 @@ fn api_routes() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(quota::set))
         .routes(routes!(quota::list))
         .routes(routes!(keys::list))
+        .routes(routes!(audit::list))
         .routes(routes!(session::get))
         .routes(routes!(policy::get, policy::set))
         .routes(routes!(orphans::get))
+        .routes(routes!(orphans::scan))
         .routes(routes!(maintenance::trigger))
         .routes(routes!(maintenance::status))
         .routes(routes!(maintenance::pending))
@@ -163,6 +173,8 @@ fn api_routes() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(stream::get))
         .routes(routes!(sweeps::list))
         .routes(routes!(sweeps::run))
+        .routes(routes!(sweep_runs::list))
+        .routes(routes!(deletions::list))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
@@ -194,7 +206,7 @@ pub fn router(app: Shared) -> Router {
         .route("/hooks/object-created", hook)
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(DefaultBodyLimit::disable())
-        .layer(middleware::from_fn(observe))
+        .layer(middleware::from_fn_with_state(app.clone(), observe))
         .layer(middleware::from_fn_with_state(app.clone(), close_when_draining));
     let blobs = Router::new().route("/blobs/{*key}", put(blobs::put).get(blobs::get));
     let plain = Router::new().route("/", get(page::page)).route("/dashboard/{*name}", get(page::asset));
@@ -206,7 +218,7 @@ pub fn router(app: Shared) -> Router {
         .fallback(async || Problem::not_found())
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(Extension(health::LastAnswer::default()))
-        .layer(middleware::from_fn(observe))
+        .layer(middleware::from_fn_with_state(app.clone(), observe))
         .layer(middleware::from_fn_with_state(app.clone(), close_when_draining))
         .layer(cors(&app.core.settings.cors_origins))
         // Outside of CORS, which would answer the OPTIONS of a handshake.
@@ -260,7 +272,7 @@ fn router_without_api(app: Shared) -> Router {
         .fallback(async |State(app): State<Shared>| Problem::not_this_process("api", &app.roles))
         .method_not_allowed_fallback(async || Problem::other_method())
         .layer(Extension(health::LastAnswer::default()))
-        .layer(middleware::from_fn(observe))
+        .layer(middleware::from_fn_with_state(app.clone(), observe))
         .layer(middleware::from_fn_with_state(app.clone(), close_when_draining))
         .layer(cors(&app.core.settings.cors_origins))
         // The outermost layer, so that CORS preflight answers get these headers too.
@@ -424,12 +436,14 @@ async fn security_headers(request: Request, next: Next) -> Response {
 const DOCS_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-async fn observe(request: Request, next: Next) -> Response {
+async fn observe(State(app): State<Shared>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
-    let method = request.method().clone();
+    let (method, uri) = (request.method().clone(), request.uri().clone());
     let started = Instant::now();
     let response = next.run(request).await;
     let took = started.elapsed();
+    let logged = Logged { method: &method, route: &route, path: uri.path() };
+    access_log::log(&logged, &response, took, app.core.settings.access_log);
     metric::request(&route, &method, response.status(), took);
     metric::dashboard_request(&route, took);
     response

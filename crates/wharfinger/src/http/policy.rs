@@ -49,7 +49,7 @@ pub(super) async fn set(
 ) -> Result<Json<PolicyView>, Problem> {
     let tenant = TenantId::new(&tenant).map_err(|bad| Problem::invalid("tenant", bad))?;
     let change = request.into_change(app.rules.defaults())?;
-    let policy = app.rules.change(&tenant, change).await.map_err(VerbError::from)?;
+    let policy = app.rules.change(&caller, &tenant, change).await.map_err(VerbError::from)?;
     tracing::info!(tenant = %tenant, action = "policy-set", by = %caller.user,
         allowedTypes = policy.allowed_types.as_ref().map(ToString::to_string),
         maxFileSizeBytes = policy.file_size_bytes_max, requestsPerSecond = policy.requests_per_second,

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::access_log::Failed;
 use super::wire::OutcomeView;
 use crate::clock::rfc3339;
 use crate::core::VerbError;
@@ -36,6 +37,10 @@ pub struct Problem {
     #[serde(skip)]
     #[schema(ignore)]
     retry_after_s: Option<u32>,
+    /// For the log only.
+    #[serde(skip)]
+    #[schema(ignore)]
+    cause: Option<String>,
 }
 
 impl Problem {
@@ -53,11 +58,15 @@ impl Problem {
             code,
             more: Map::new(),
             retry_after_s: None,
+            cause: None,
         }
     }
 
     /// Its code and detail, for an answer about many items.
     pub fn brief(self) -> (&'static str, String) {
+        if let Some(cause) = self.cause {
+            tracing::warn!(code = self.code, error = cause, "one item of a request failed");
+        }
         (self.code, self.detail)
     }
 
@@ -256,10 +265,7 @@ impl From<VerbError> for Problem {
             }
             VerbError::RedriveLimit(_) => of(StatusCode::CONFLICT, "redrive_limit", "Redrive limit reached"),
             VerbError::LeaseLost => of(StatusCode::CONFLICT, "lease_lost", "Lease lost"),
-            VerbError::Unavailable(why) => {
-                tracing::warn!(error = %why, "request failed, the client can retry it");
-                Problem::unavailable()
-            }
+            VerbError::Unavailable(why) => Problem { cause: Some(why), ..Problem::unavailable() },
             VerbError::RateLimited(_) => {
                 let mut problem = of(StatusCode::TOO_MANY_REQUESTS, "rate_limited", "Too many requests");
                 problem.retry_after_s = Some(1);
@@ -270,10 +276,7 @@ impl From<VerbError> for Problem {
             }
             // Only sweeps lose their lease in this way.
             VerbError::TakenOver => Problem::unavailable(),
-            VerbError::Internal(why) => {
-                tracing::error!(error = %why, "request failed, a retry does not help");
-                Problem::internal()
-            }
+            VerbError::Internal(why) => Problem { cause: Some(why), ..Problem::internal() },
         }
     }
 }
@@ -302,7 +305,9 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let retry_after = self.retry_after_s;
+        let failed = Failed { code: self.code, cause: self.cause.clone() };
         let mut response = (status, Json(self)).into_response();
+        response.extensions_mut().insert(failed);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::UNAUTHORIZED {

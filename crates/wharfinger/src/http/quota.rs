@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
+use serde_json::json;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::limits::QUOTA_BYTES_MAX;
 
@@ -11,6 +12,7 @@ use super::extract::{Body, PageQuery, QueryParams, cut_page};
 use super::problem::Problem;
 use super::wire::{QuotaView, SetQuotaRequest, TenantsView};
 use crate::core::VerbError;
+use crate::core::audit::AuditedAction;
 
 /// Show the tenant's quota
 #[utoipa::path(
@@ -44,7 +46,14 @@ pub(super) async fn set(
     if request.limit > QUOTA_BYTES_MAX {
         return Err(Problem::invalid("limit", format!("must be at most {QUOTA_BYTES_MAX}")));
     }
-    app.core.catalog.set_limit(&tenant, request.limit).await.map_err(VerbError::from)?;
+    let action = AuditedAction {
+        name: "quota-limit-set",
+        tenant: Some(&tenant),
+        subject: tenant.to_string(),
+        detail: json!({ "limit": request.limit }),
+    };
+    let audited = app.core.catalog.audited(action.by(&caller, app.core.clock.now()));
+    audited.set_limit(&tenant, request.limit).await.map_err(VerbError::from)?;
     tracing::info!(tenant = %tenant, action = "quota-set", limit = request.limit, by = %caller.user, "quota limit set");
     show(&app, &tenant).await
 }

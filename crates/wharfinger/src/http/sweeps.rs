@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 use wharfinger_catalog::SweepState;
 use wharfinger_lifecycle::UnixMs;
@@ -15,7 +15,8 @@ use super::extract::Body;
 use super::problem::Problem;
 use crate::app::App;
 use crate::clock::rfc3339;
-use crate::core::VerbError;
+use crate::core::audit::AuditedAction;
+use crate::core::{Caller, VerbError};
 use crate::sweeps::{ManualRun, Report, Sweep, SweepRunError, run_now};
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -137,9 +138,32 @@ pub(super) async fn run(
     Body(request): Body<RunSweepRequest>,
 ) -> Result<Json<SweepRunView>, Problem> {
     let sweep = Sweep::named(&name).ok_or_else(Problem::not_found)?;
-    let manual =
-        ManualRun { is_dry_run: request.dry_run, stop: app.core.draining.clone(), ..ManualRun::default() };
-    tracing::info!(job = name, action = "run-now", dryRun = request.dry_run, by = %caller.user, "sweep started by hand");
+    Ok(Json(run_by_hand(&app, sweep, &caller, request.dry_run).await?))
+}
+
+/// Runs a sweep for a caller and waits for its end.
+pub(super) async fn run_by_hand(
+    app: &App,
+    sweep: Sweep,
+    caller: &Caller,
+    is_dry_run: bool,
+) -> Result<SweepRunView, Problem> {
+    let (by, stop) = (caller.actor(), app.core.draining.clone());
+    let manual = ManualRun { by, is_dry_run, stop, ..ManualRun::default() };
+    tracing::info!(job = sweep.name(), action = "run-now", dryRun = is_dry_run, by = %caller.user, "sweep started by hand");
+    if !is_dry_run {
+        let action = AuditedAction {
+            name: "sweep-requested",
+            tenant: None,
+            subject: sweep.name().to_owned(),
+            detail: json!({}),
+        };
+        app.core
+            .catalog
+            .log_action(action.by(caller, app.core.clock.now()))
+            .await
+            .map_err(VerbError::from)?;
+    }
     let ran = run_now(&app.uploads, sweep, &manual).await.map_err(|not_run| match not_run {
         SweepRunError::Failed(VerbError::TakenOver) => Problem::new(
             StatusCode::CONFLICT,
@@ -158,12 +182,12 @@ pub(super) async fn run(
             ),
         ),
     })?;
-    Ok(Json(SweepRunView {
+    Ok(SweepRunView {
         name: sweep.name(),
-        dry_run: request.dry_run,
+        dry_run: is_dry_run,
         started_at: rfc3339(ran.started_at),
         duration: ran.ended_at - ran.started_at,
         error: ran.report.error_summary(),
         result: ran.report,
-    }))
+    })
 }

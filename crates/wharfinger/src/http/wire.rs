@@ -247,7 +247,7 @@ impl From<BatchGrant> for BatchView {
 
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct CompletionView {
+pub struct BatchCompletionView {
     #[schema(example = "01a1ddbc-7a10-7b42-8f00-6d1b5a0e2c33")]
     batch_id: String,
     #[schema(example = "completed")]
@@ -257,9 +257,9 @@ pub struct CompletionView {
     files: Vec<OutcomeView>,
 }
 
-impl From<Completion> for CompletionView {
+impl From<Completion> for BatchCompletionView {
     fn from(Completion { batch, files }: Completion) -> Self {
-        CompletionView {
+        BatchCompletionView {
             batch_id: batch.id.to_string(),
             status: batch.status.as_str(),
             expires_at: rfc3339(batch.expires_at),

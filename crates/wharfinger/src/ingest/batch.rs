@@ -289,7 +289,8 @@ impl Writer {
         if let Err(problem) = self.write_all(pieces, reservation, waiter, &mut batches) {
             for segment in batches.into_iter().filter_map(|open: OpenBatch| open.segment) {
                 if let Err(error) = std::fs::remove_file(segment.path()) {
-                    tracing::error!(error = %error, "cannot remove a part of rejected events from disk");
+                    tracing::error!(file = %segment.path().display(), error = %error,
+                        "cannot remove rejected events from disk, the next start may store them");
                 }
             }
             if let Some(failed) = failed.last_mut() {

@@ -29,7 +29,7 @@ use wharfinger_stores::{BlobError, BlobStore, WriteMode};
 use crate::clock::Clock;
 use crate::config::{Ack, IngestSettings};
 use crate::memory_budget::{MemoryBudget, Reservation};
-use crate::telemetry::events::{self as metric, Dropped};
+use crate::telemetry::events::{self as metric};
 use batch::{Append, Message, PackedBatch, PendingAck, Waiter, WriterOptions};
 use health::Health;
 
@@ -60,7 +60,7 @@ pub struct Ingest {
     /// Notified when there may be a batch on disk to upload.
     recovery_wakeup: Notify,
     /// The batch from disk that the store rejected last, if it has accepted nothing since.
-    last_refused: Mutex<Option<BatchName>>,
+    last_rejected_batch: Mutex<Option<BatchName>>,
     /// True when no more events are accepted.
     is_closed: RwLock<bool>,
     /// Holds the lock of our segment folder, so that no other process recovers our segments.
@@ -146,7 +146,7 @@ impl Ingest {
             pending_segments: Mutex::new(left.into_iter().map(PendingSegment::now).collect()),
             in_flight,
             recovery_wakeup: Notify::new(),
-            last_refused: Mutex::new(None),
+            last_rejected_batch: Mutex::new(None),
             is_closed: RwLock::new(false),
             _segments: segments,
         })
@@ -237,8 +237,8 @@ impl Ingest {
         self.pending_segments.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn last_refused(&self) -> MutexGuard<'_, Option<BatchName>> {
-        self.last_refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn last_rejected_batch(&self) -> MutexGuard<'_, Option<BatchName>> {
+        self.last_rejected_batch.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn is_idle(&self) -> bool {
@@ -255,7 +255,7 @@ impl Ingest {
         let outcome = tokio::time::timeout(timeout, put).await.unwrap_or_else(late);
         match &outcome {
             Ok(()) => {
-                *self.last_refused() = None;
+                *self.last_rejected_batch() = None;
                 if self.health.record_success() {
                     tracing::info!("object store accepts events again");
                     self.recovery_wakeup.notify_one();
@@ -288,7 +288,7 @@ impl Ingest {
         let evicted = saved.map_err(|error| error.to_string())?;
         metric::spooled(events);
         if evicted.files > 0 {
-            metric::dropped(Dropped::SpoolFull, evicted.events);
+            metric::evicted(evicted.files, evicted.events);
             tracing::error!(
                 files = evicted.files,
                 events = evicted.events,

@@ -93,7 +93,8 @@ pub async fn limit_age(ingest: &Ingest, stop: &CancellationToken) {
 
 /// The result of uploading one batch.
 enum Outcome {
-    Stored,
+    /// With the number of events that are under RAW now.
+    Stored { events: u64 },
     /// To be tried again later.
     Failed(BlobError),
 }
@@ -115,7 +116,7 @@ impl Ingest {
         if !batch.is_stored {
             let Some(gz) = self.read_batch(&batch).await else { return false };
             match self.store_inspected(&batch.name, gz).await {
-                Outcome::Stored => metric::reuploaded(batch.events),
+                Outcome::Stored { events } => metric::reuploaded(events),
                 Outcome::Failed(error) => {
                     self.spool.defer(&batch.name, self.clock.now() + REFUSED_MS, false);
                     self.rejected(&batch.name, &error);
@@ -136,7 +137,7 @@ impl Ingest {
     /// Handles a rejected batch. The cause may be this batch alone; if another was rejected just before, the store is down.
     fn rejected(&self, name: &BatchName, error: &BlobError) {
         tracing::warn!(file = %name, error = %error, "object store rejected a batch, trying again later");
-        let before = self.last_refused().replace(name.clone());
+        let before = self.last_rejected_batch().replace(name.clone());
         if before.is_some_and(|before| before != *name) || self.health.is_down() {
             self.mark_store_down(error);
         }
@@ -180,7 +181,7 @@ impl Ingest {
         match stored {
             Ok(events) => {
                 metric::stored(events);
-                Outcome::Stored
+                Outcome::Stored { events }
             }
             Err(error) => Outcome::Failed(error),
         }
@@ -212,7 +213,7 @@ impl Ingest {
             return true;
         }
         match self.store_inspected(&segment.name, gz).await {
-            Outcome::Stored => {
+            Outcome::Stored { .. } => {
                 tracing::info!(file = %segment.name, events, "segment recovered and stored");
                 remove_segment(segment.path).await;
             }

@@ -320,21 +320,16 @@ pub(super) async fn release_undelivered(pipeline: &Pipeline) -> Result<(), Catal
     let lost = || pipeline.lost_claims.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let Some(claim_id) = lost().last().cloned() else { return Ok(()) };
-        // A claim that cannot be released must not block the others. Its leases will expire.
-        let released = match core.catalog.release_claim(&claim_id, end_context(core, "recovery")).await {
+        match core.catalog.release_claim(&claim_id, end_context(core, "recovery")).await {
             Err(error) if error.is_retryable() => return Err(error),
-            Err(error) => {
-                tracing::error!(job = "pipeline", error = %error, "cannot release the leases of a claim");
-                0
+            // A claim that cannot be released must not block the others.
+            Err(error) => tracing::error!(job = "pipeline", claimId = %claim_id, error = %error,
+                "cannot return the jobs of a lost claim, they wait until their leases expire"),
+            Ok(released) => {
+                tracing::warn!(job = "pipeline", claimId = %claim_id, jobs = released, action = "released",
+                "answer to a claim was lost, its jobs are released")
             }
-            Ok(released) => released,
-        };
+        }
         lost().retain(|other| *other != claim_id);
-        tracing::warn!(
-            job = "pipeline",
-            jobs = released,
-            action = "released",
-            "answer to a claim was lost, its jobs are released"
-        );
     }
 }

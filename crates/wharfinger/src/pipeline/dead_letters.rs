@@ -1,10 +1,12 @@
 //! Dead letters: failed jobs that are retried only by a redrive.
 
+use serde_json::json;
 use wharfinger_catalog::{DeadLetter, RedriveOutcome, Scope};
 use wharfinger_lifecycle::id::{FileId, JobId};
 use wharfinger_lifecycle::state::Status;
 
 use crate::core::Core;
+use crate::core::audit::AuditedAction;
 use crate::core::{Caller, Role, VerbError};
 
 /// The name of the dead letter queue in metrics, logs and docs.
@@ -49,7 +51,16 @@ pub async fn redrive(core: &Core, caller: &Caller, job: JobId) -> Result<(FileId
 /// Deletes a dead letter. Its file stays failed and keeps the reason.
 pub async fn discard(core: &Core, caller: &Caller, job: JobId) -> Result<(), VerbError> {
     let letter = core.catalog.dead_letter(&caller.scope(), job).await?.ok_or(VerbError::NotFound)?;
-    match core.catalog.discard(letter.clone(), &caller.actor(), core.clock.now()).await? {
+    let now = core.clock.now();
+    let file = core.catalog.file(letter.file).await?;
+    let action = AuditedAction {
+        name: "dead-letter-discarded",
+        tenant: file.as_ref().map(|file| &file.tenant),
+        subject: letter.file.to_string(),
+        detail: json!({ "jobId": job.to_string() }),
+    };
+    let audited = core.catalog.audited(action.by(caller, now));
+    match audited.discard(letter.clone(), &caller.actor(), now).await? {
         true => {
             tracing::info!(job = NAME, jobId = %job, fileId = %letter.file, action = "discarded",
                 "dead letter discarded");

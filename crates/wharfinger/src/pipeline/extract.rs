@@ -37,7 +37,7 @@ pub async fn extract(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError
     if attempt.held.file.size > limits.file_bytes_max {
         let most = limits.file_bytes_max;
         return Err(StageError::Permanent(format!(
-            "the file is too large to extract its text; the limit is {most} bytes"
+            "the file is too large to extract its text; the limit is {most} bytes (EXTRACT_FILE_BYTES_MAX)"
         )));
     }
     let copy = Copy::make(attempt).await?;

@@ -17,6 +17,7 @@ pub mod remote;
 pub mod run;
 pub mod scan;
 pub mod search;
+pub mod stage_workers;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -61,6 +62,8 @@ pub struct Pipeline {
     lost_claims: Mutex<Vec<String>>,
     /// Leases that reached no worker and could not be released yet.
     unreleased: Mutex<Vec<StageEnd>>,
+    /// The stages for which outside workers have asked this process for jobs.
+    seen_stages: stage_workers::SeenStages,
 }
 
 impl Pipeline {
@@ -81,6 +84,7 @@ impl Pipeline {
             lease_key: LeaseKey::new(lease_key),
             lost_claims: Mutex::default(),
             unreleased: Mutex::default(),
+            seen_stages: stage_workers::SeenStages::default(),
             core,
             quota,
         })

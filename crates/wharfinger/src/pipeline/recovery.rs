@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use wharfinger_catalog::{Catalog, Recovery, RecoveryOutcome, Scope, StuckCursor, StuckFile};
+use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::state::Status;
@@ -60,16 +61,18 @@ pub async fn recover(
 /// Logs and counts a recovery, and wakes the loops that have work now.
 fn after_recovery(core: &Core, file: FileId, recovered: &RecoveryOutcome, actor: &str) {
     match recovered {
-        RecoveryOutcome::Queued { from, retry_count } => {
-            tracing::debug!(job = actor, fileId = %file, from = %from, retryCount = retry_count, action = "reEnqueued",
-                "stuck file queued again");
+        RecoveryOutcome::Queued { before, retry_count } => {
+            tracing::info!(job = actor, fileId = %file, fileName = before.name, tenant = %before.tenant,
+                lastStatus = %before.status, retryCount = retry_count, stuckDuration = stuck_ms(core, before),
+                action = "reEnqueued", "stuck file requeued");
             metric::stuck_recovered("reEnqueued");
             core.wakeups.stage.notify_one();
             core.wakeups.archive.notify_one();
         }
-        RecoveryOutcome::Failed { tenant, why } => {
-            tracing::warn!(job = actor, fileId = %file, tenant = %tenant, error = %why, action = "permanentlyFailed",
-                "stuck file failed for good");
+        RecoveryOutcome::Failed { before, why } => {
+            tracing::error!(job = actor, fileId = %file, fileName = before.name, tenant = %before.tenant,
+                lastStatus = %before.status, retryCount = before.retry_count, stuckDuration = stuck_ms(core, before),
+                error = %why, action = "permanentlyFailed", "stuck file failed permanently");
             metric::stuck_recovered("permanentlyFailed");
             core.wakeups.notification.notify_one();
             core.wakeups.archive.notify_one();
@@ -79,6 +82,11 @@ fn after_recovery(core: &Core, file: FileId, recovered: &RecoveryOutcome, actor:
         | RecoveryOutcome::NotStuck
         | RecoveryOutcome::Unreadable => {}
     }
+}
+
+/// How long the file made no progress.
+fn stuck_ms(core: &Core, before: &File) -> i64 {
+    core.clock.now().saturating_sub(before.updated_at)
 }
 
 /// A file that was queued again.
@@ -111,8 +119,8 @@ pub async fn retry(core: &Core, caller: &Caller, id: FileId) -> Result<Retried, 
             return Err(error.into());
         }
         match outcomes.done.into_iter().next() {
-            Some((_, RecoveryOutcome::Queued { from, retry_count })) => {
-                return Ok(Retried { from, retry_count });
+            Some((_, RecoveryOutcome::Queued { before, retry_count })) => {
+                return Ok(Retried { from: before.status, retry_count });
             }
             Some((_, RecoveryOutcome::Waiting)) => {
                 core.catalog.make_due_now(id, core.clock.now()).await?;

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use tokio::sync::AcquireError;
 use wharfinger_catalog::{ChunkVector, Claimable, LeasedStageJob, StageClaim, StageEnd, StageEndContext};
 use wharfinger_lifecycle::UnixMs;
+use wharfinger_lifecycle::download_type::attachment_type;
 use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::JobId;
 use wharfinger_lifecycle::limits::stored_reason;
@@ -96,7 +97,7 @@ impl Drop for Delivery {
             let pipeline = self.pipeline.clone();
             let returning = self.pipeline.core.verbs.track_future(async move {
                 if let Err(error) = claims::release_undelivered(&pipeline).await {
-                    tracing::warn!(error = %error, "cannot release leases now, trying again later");
+                    tracing::warn!(error = %error, "cannot return undelivered jobs to the queue now, trying again later");
                 }
             });
             runtime.spawn(returning);
@@ -127,6 +128,7 @@ pub async fn lease(
             return Err(VerbError::NotInPipeline(*stage));
         }
     }
+    pipeline.seen_stages.see(core, stages).await?;
     run::recover_expired(core).await?;
     let timeout_ms = core.settings.stage_timeout_ms;
     let lease_ms =
@@ -237,7 +239,7 @@ async fn download_url(core: &Core, held: &LeasedStageJob, lease_ms: i64) -> Resu
     let grant = GetGrant {
         key: file.key.clone(),
         pin,
-        content_type: file.content_type.clone(),
+        content_type: Some(attachment_type(file.content_type.as_deref())),
         file_name: file.name.clone(),
         disposition: Disposition::Attachment,
         lifetime: UrlLifetime {

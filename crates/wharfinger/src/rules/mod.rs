@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde_json::json;
 use wharfinger_catalog::CatalogError;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::tenant_policy::{EffectivePolicy, TenantPolicy, TenantPolicyChange, TokenBucket};
 
-use crate::core::Core;
+use crate::core::audit::AuditedAction;
+use crate::core::{Caller, Core};
 
 /// Another process sees a change after at most this time.
 pub const POLICY_VALID_MS: i64 = 5_000;
@@ -35,7 +37,7 @@ struct KnownPolicy {
     /// None: it was never read.
     policy: Option<Arc<TenantPolicy>>,
     read_at: UnixMs,
-    /// When the last read for a request rate began.
+    /// When the last read for a request rate began, or failed.
     tried_at: UnixMs,
 }
 
@@ -83,14 +85,36 @@ impl Rules {
     /// Changes the stored rules of a tenant. Returns all of them.
     pub async fn change(
         &self,
+        caller: &Caller,
         tenant: &TenantId,
         change: TenantPolicyChange,
     ) -> Result<TenantPolicy, CatalogError> {
         let now = self.core.clock.now();
-        let changed = self.core.catalog.set_tenant_policy(tenant, change, now).await;
-        self.changes.fetch_add(1, Ordering::SeqCst);
-        // After a lost answer, the change may be there or not.
-        lock(&self.known).remove(tenant);
+        let action = AuditedAction {
+            name: "policy-set",
+            tenant: Some(tenant),
+            subject: tenant.to_string(),
+            detail: json!({
+                "allowedTypes": change.allowed_types.as_ref().map(|types| types.as_ref().map(ToString::to_string)),
+                "maxFileSizeBytes": change.file_size_bytes_max,
+                "requestsPerSecond": change.requests_per_second,
+            }),
+        };
+        let audited = self.core.catalog.audited(action.by(caller, now));
+        let changes = self.changes.load(Ordering::SeqCst);
+        let changed = audited.set_tenant_policy(tenant, change, now).await;
+        let mut known = lock(&self.known);
+        let is_alone = self.changes.fetch_add(1, Ordering::SeqCst) == changes;
+        let entry = entry(&mut known, tenant);
+        match &changed {
+            Ok(policy) if is_alone => {
+                entry.policy = Some(Arc::new(policy.clone()));
+                entry.read_at = now;
+            }
+            // A concurrent change may be later, and after a lost answer the change may be there or not: it is read again.
+            _ => (entry.read_at, entry.tried_at) = (NEVER, NEVER),
+        }
+        drop(known);
         changed
     }
 
@@ -112,24 +136,30 @@ impl Rules {
             .take(per_second, now)
     }
 
-    /// Never fails, and never waits for long: at most one request in POLICY_VALID_MS waits for the catalog.
+    /// Never fails, and never waits for longer than RATE_WAIT. While the catalog does not answer, requests of a tenant wait
+    /// once in POLICY_VALID_MS.
     async fn requests_per_second(&self, tenant: &TenantId) -> u32 {
         let now = self.core.clock.now();
         let last = {
             let mut known = lock(&self.known);
             let entry = entry(&mut known, tenant);
             let is_known = is_recent(entry.read_at, now) || is_recent(entry.tried_at, now);
-            if !is_known {
+            // Other requests use the last known rules meanwhile. Without any, they wait too: the default may be far lower than
+            // the tenant's own rate (`a_tenants_first_requests_have_its_own_rate`).
+            if !is_known && entry.policy.is_some() {
                 entry.tried_at = now;
             }
             (is_known, entry.policy.clone())
         };
         let policy = match last {
             (true, policy) => policy,
-            (false, policy) => {
-                let read = tokio::time::timeout(RATE_WAIT, self.read(tenant, now)).await;
-                read.ok().and_then(Result::ok).or(policy)
-            }
+            (false, policy) => match tokio::time::timeout(RATE_WAIT, self.read(tenant, now)).await {
+                Ok(Ok(policy)) => Some(policy),
+                Ok(Err(_)) | Err(_) => {
+                    entry(&mut lock(&self.known), tenant).tried_at = now;
+                    policy
+                }
+            },
         };
         let own = policy.and_then(|policy| policy.requests_per_second);
         own.unwrap_or(self.defaults.requests_per_second)
@@ -148,10 +178,11 @@ impl Rules {
     }
 }
 
+const NEVER: UnixMs = UnixMs::MIN;
+
 fn entry<'k>(known: &'k mut HashMap<TenantId, KnownPolicy>, tenant: &TenantId) -> &'k mut KnownPolicy {
     if known.len() >= TENANTS_MAX && !known.contains_key(tenant) {
         known.clear();
     }
-    const NEVER: UnixMs = UnixMs::MIN;
     known.entry(tenant.clone()).or_insert(KnownPolicy { policy: None, read_at: NEVER, tried_at: NEVER })
 }

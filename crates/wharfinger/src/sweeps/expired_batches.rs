@@ -116,6 +116,8 @@ async fn expire(
         BatchEndOutcome::Ended { batch, .. } => {
             core.wakeups.archive.notify_one();
             remove_unconfirmed(uploads, lease, id, &mut files).await?;
+            tracing::info!(job = NAME, batchId = %id, tenant = %batch.tenant, rescued = files.rescued,
+                deletedFiles = files.deleted, action = "expired", "batch expired");
             Ok((Some(batch), files))
         }
         BatchEndOutcome::Refused { .. } | BatchEndOutcome::NotFound => Ok((None, files)),

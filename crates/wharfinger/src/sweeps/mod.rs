@@ -8,6 +8,7 @@ pub mod orphan_blobs;
 pub mod orphan_cleanup;
 pub mod pending_cleanups;
 pub mod quota_sync;
+mod reaper;
 mod report;
 mod retention;
 mod run;
@@ -17,10 +18,11 @@ mod sweep_lease;
 mod unfinished_uploads;
 pub mod upload_window;
 
+pub use reaper::ReaperRun;
 pub use report::Report;
 pub use run::{
-    DueRun, ManualRun, SweepRun, SweepRunError, apply_schedule, run_cleanups_in, run_if_due, run_now,
-    run_unleased,
+    DueRun, ManualRun, SCHEDULE, SweepRun, SweepRunError, apply_schedule, run_cleanups_in, run_if_due,
+    run_now, run_unleased,
 };
 pub use schedule::Sweep;
 pub use sweep_lease::{LEASE_MS, SweepLease};

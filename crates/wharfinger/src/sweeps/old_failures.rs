@@ -103,9 +103,17 @@ async fn check_one(uploads: &Uploads, lease: &SweepLease, id: FileId) -> Result<
             return Ok(done);
         }
         if commit_in(uploads, &lease.catalog, *change, orphan_cleanup::NAME).await? {
-            if matches!(done, FailureOutcome::Deleted) {
-                tracing::info!(job = orphan_cleanup::NAME, fileId = %id, tenant = %file.tenant, action = "deleted",
-                    lastStatus = %file.status, bytes = file.size, "file deleted after its retention");
+            match done {
+                FailureOutcome::Deleted => {
+                    tracing::info!(job = orphan_cleanup::NAME, fileId = %id, fileName = file.name, tenant = %file.tenant,
+                        blobPath = %file.key, lastStatus = %file.status, bytes = file.size, action = "deleted",
+                        "file deleted after its retention");
+                }
+                FailureOutcome::Warned => {
+                    tracing::info!(job = orphan_cleanup::NAME, fileId = %id, fileName = file.name, tenant = %file.tenant,
+                        lastStatus = %file.status, action = "warned", "owner warned about a file to be deleted");
+                }
+                FailureOutcome::Unchanged => {}
             }
             return Ok(done);
         }

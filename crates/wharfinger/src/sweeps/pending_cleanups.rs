@@ -37,6 +37,15 @@ pub struct Outcome {
     pub exhausted: u64,
 }
 
+impl std::ops::AddAssign for Outcome {
+    fn add_assign(&mut self, other: Outcome) {
+        self.attempted += other.attempted;
+        self.done += other.done;
+        self.failed += other.failed;
+        self.exhausted += other.exhausted;
+    }
+}
+
 /// Runs the due cleanups of a scope.
 pub async fn run(core: &Core, lease: &SweepLease, scope: &Scope) -> Result<Outcome, VerbError> {
     if lease.is_dry_run() {
@@ -61,12 +70,21 @@ pub async fn run(core: &Core, lease: &SweepLease, scope: &Scope) -> Result<Outco
         let unsure = answers.iter().any(|answer| matches!(answer, Err(BlobError::Unavailable(_))));
         let store_down = unsure && core.blobs.check().await.is_err();
         let now = core.clock.now();
-        let outcomes = claimed
+        let outcomes: Vec<_> = claimed
             .into_iter()
             .zip(answers)
             .map(|(cleanup, answer)| cleanup_outcome(cleanup, answer, store_down, now))
             .collect();
+        let is_deleted = |(_, outcome): &&(_, CleanupOutcome)| *outcome == CleanupOutcome::Deleted;
+        let about = |(cleanup, _): &(ClaimedCleanup, _)| {
+            (cleanup.key.clone(), cleanup.tenant.clone(), cleanup.reason.clone())
+        };
+        let deleted: Vec<_> = outcomes.iter().filter(is_deleted).map(about).collect();
         let settled = lease.catalog.record_cleanup_outcomes(outcomes, deleted_at).await?;
+        for (key, tenant, reason) in deleted {
+            tracing::info!(job = NAME, blobPath = %key, tenant = %tenant.as_ref().map_or("", |tenant| tenant.as_str()),
+                fileId = key.as_str().rsplit('/').next(), reason, action = "deleted", "object deleted");
+        }
         outcome.attempted += attempted;
         outcome.done += settled.done;
         outcome.failed += settled.failed;
@@ -117,8 +135,8 @@ fn cleanup_outcome(
         Err(error) => {
             metric::cleanup_failed("refused");
             let tenant = cleanup.tenant.as_ref().map_or("", |tenant| tenant.as_str());
-            tracing::warn!(job = NAME, tenant, error = %error, attempt = cleanup.attempts + 1,
-                "cannot delete an object");
+            tracing::warn!(job = NAME, blobPath = %cleanup.key, tenant, reason = cleanup.reason, error = %error,
+                attempt = cleanup.attempts + 1, "cannot delete an object, trying again later");
             CleanupOutcome::Refused {
                 error: error.to_string(),
                 retry_at: later(REFUSED, cleanup.attempts + 1),

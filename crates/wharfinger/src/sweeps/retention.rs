@@ -20,6 +20,7 @@ const ENDED_KEYS_KEPT_MS: i64 = 90 * 86_400_000;
 #[derive(Clone, Copy)]
 enum Expired {
     Deletions(UnixMs),
+    AuditLines(UnixMs),
     QueueTenants,
     ServiceKeys(UnixMs),
     /// Lines of the outbox. They are never sent if they are removed here.
@@ -31,6 +32,7 @@ impl Expired {
     fn table(self) -> &'static str {
         match self {
             Expired::Deletions(_) => "deletion_log",
+            Expired::AuditLines(_) => "audit_log",
             Expired::QueueTenants => "queue_tenants",
             Expired::ServiceKeys(_) => "service_keys",
             Expired::Lines(..) => "outbox",
@@ -42,10 +44,11 @@ impl Expired {
     async fn remove_some(self, catalog: &Catalog) -> Result<u64, CatalogError> {
         match self {
             Expired::Deletions(before) => catalog.purge_deletion_log(before, ROWS_PER_STEP).await,
+            Expired::AuditLines(before) => catalog.purge_audit_log(before, ROWS_PER_STEP).await,
             Expired::QueueTenants => catalog.purge_queue_tenants(ROWS_PER_STEP).await,
             Expired::ServiceKeys(before) => catalog.purge_service_keys(before, ROWS_PER_STEP).await,
             Expired::Lines(destination, before) => {
-                catalog.purge_old_lines(destination, before, ROWS_PER_STEP).await
+                catalog.purge_old_outbox_lines(destination, before, ROWS_PER_STEP).await
             }
             Expired::ZeroCounters => catalog.purge_zero_counters(ROWS_PER_STEP).await,
         }
@@ -84,6 +87,7 @@ impl Expired {
 pub(super) async fn remove_expired(core: &Core, lease: &SweepLease) {
     let before = |kept_ms: i64| core.clock.now().saturating_sub(kept_ms);
     Expired::Deletions(before(core.settings.sweeps.deletion_log_ms)).remove(core, lease).await;
+    Expired::AuditLines(before(core.settings.sweeps.audit_log_ms)).remove(core, lease).await;
     Expired::QueueTenants.remove(core, lease).await;
     Expired::ServiceKeys(before(ENDED_KEYS_KEPT_MS)).remove(core, lease).await;
     Expired::Lines(Destination::Broker, before(BROKER_LINES_KEPT_MS)).remove(core, lease).await;

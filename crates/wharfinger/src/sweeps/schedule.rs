@@ -60,6 +60,17 @@ impl Sweep {
         }
     }
 
+    /// Whether a dry run keeps what it finds. It then needs the lease, as a real run does.
+    pub(super) fn keeps_dry_findings(self) -> bool {
+        self == Sweep::OrphanCleanup
+    }
+
+    /// Sweeps that run every few minutes. Of their scheduled runs that found nothing, the history keeps the last one.
+    /// Otherwise these would push out the runs that did something.
+    pub(super) fn keeps_one_idle_run(self) -> bool {
+        matches!(self, Sweep::PendingCleanups | Sweep::UploadWindow)
+    }
+
     /// The next run by this process's schedule.
     pub fn next_time(self, core: &Core) -> UnixMs {
         let schedule = self.schedule(&core.settings.sweeps);

@@ -25,7 +25,10 @@ pub(super) const STORE_CHECKS: usize = 32;
 
 /// The lease of a sweep, and the catalog to write to while it runs.
 pub struct SweepLease {
+    /// For the repairs. In a dry run it rejects all writes.
     pub catalog: Catalog,
+    /// For the lease, the record of the run, and what a scan has found: a dry run writes these too.
+    pub(super) records: Catalog,
     /// When the last item was started, and the number of items so far.
     progress_at: AtomicI64,
     items: Arc<AtomicU64>,
@@ -48,6 +51,7 @@ impl SweepLease {
     pub fn unleased(core: &Core) -> SweepLease {
         SweepLease {
             catalog: core.catalog.clone(),
+            records: core.catalog.clone(),
             progress_at: AtomicI64::new(core.clock.now()),
             items: Arc::default(),
             is_dry_run: false,
@@ -56,12 +60,17 @@ impl SweepLease {
     }
 
     pub fn with_fence(core: &Core, fence: Fence) -> SweepLease {
-        SweepLease { catalog: core.catalog.fenced(fence), ..SweepLease::unleased(core) }
+        let catalog = core.catalog.fenced(fence);
+        SweepLease { records: catalog.clone(), catalog, ..SweepLease::unleased(core) }
     }
 
-    /// For a dry run. The catalog rejects all writes.
+    /// For a dry run. The catalog rejects all repairs.
     pub fn dry_run(core: &Core) -> SweepLease {
-        SweepLease { catalog: core.catalog.read_only(), is_dry_run: true, ..SweepLease::unleased(core) }
+        SweepLease::unleased(core).into_dry_run()
+    }
+
+    pub(super) fn into_dry_run(self) -> SweepLease {
+        SweepLease { catalog: self.catalog.read_only(), is_dry_run: true, ..self }
     }
 
     pub fn is_dry_run(&self) -> bool {
@@ -129,12 +138,12 @@ impl SweepLease {
                 tracing::error!(job = name, "no progress for 30 min, releasing the lease");
                 return VerbError::Unavailable("the sweep made no progress for 30 min".into());
             }
-            match self.catalog.extend_sweep(now.saturating_add(LEASE_MS)).await.map_err(VerbError::from) {
+            match self.records.extend_sweep(now.saturating_add(LEASE_MS)).await.map_err(VerbError::from) {
                 Ok(()) => {}
                 Err(VerbError::TakenOver) => return VerbError::TakenOver,
                 // The catalog may answer again before the lease expires. If not, the fence blocks further writes.
                 Err(error) => {
-                    tracing::warn!(job = name, error = %error.with_cause(), "cannot extend the lease of a sweep")
+                    tracing::warn!(job = name, error = %error.with_cause(), "cannot extend the lease of a sweep, trying again")
                 }
             }
         }

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::key::{ObjectKey, UPLOADS};
 use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::UnfinishedUpload;
 
-use super::SweepLease;
+use super::{SweepLease, orphan_cleanup};
 use crate::core::Core;
 use crate::core::VerbError;
 use crate::telemetry::metric;
@@ -70,7 +70,8 @@ pub(super) async fn abort_all(
             Ok(()) => {
                 outcome.aborted += 1;
                 metric::orphans_deleted(1);
-                let aborted = AbortedUpload { key, file: file.as_ref().map(|file| file.id) };
+                let file = file.as_ref().map(|file| file.id);
+                let aborted = AbortedUpload { key, file, ordered_by: orphan_cleanup::NAME };
                 lease.catalog.log_aborted_upload(aborted, core.clock.now()).await?;
             }
             Err(error) => {

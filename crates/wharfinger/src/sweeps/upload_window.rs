@@ -42,7 +42,7 @@ pub async fn run(uploads: &Uploads, lease: &SweepLease) -> Result<Outcome, VerbE
     }
     // Before tombstones are removed: they say where the objects of crashed uploads are.
     if let Err(error) = receive::clean_up_crashed_uploads(core).await {
-        tracing::warn!(job = NAME, error = %error.with_cause(), "cannot clean up crashed uploads");
+        tracing::warn!(job = NAME, error = %error.with_cause(), "cannot remove leftovers of interrupted uploads, the next sweep tries again");
     }
     let outcome = check_all_due(uploads, lease).await?;
     purge_keys(core, lease).await;
@@ -107,7 +107,7 @@ async fn purge_keys(core: &Core, lease: &SweepLease) {
 
 async fn purge_outcomes(core: &Core, lease: &SweepLease) {
     if let Err(error) = lease.catalog.purge_outcomes(core.clock.now()).await {
-        tracing::warn!(job = NAME, error = %error, "cannot remove old outcomes");
+        tracing::warn!(job = NAME, error = %error, "cannot remove old dashboard counts (file_outcomes), the next sweep tries again");
     }
 }
 

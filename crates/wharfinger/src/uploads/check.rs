@@ -2,7 +2,7 @@
 //! its URLs have expired. An old tombstone is removed. What is done depends on the row as it is now, not on the job
 //! that started the check.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use futures::future::BoxFuture;
@@ -10,7 +10,7 @@ use futures::{FutureExt as _, StreamExt as _, stream};
 use wharfinger_catalog::{Catalog, CatalogError};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::batch::BatchStatus;
-use wharfinger_lifecycle::file::{self, Change, CheckAction, File};
+use wharfinger_lifecycle::file::{self, Change, CheckAction, EndReason, File};
 use wharfinger_lifecycle::id::{BatchId, FileId};
 use wharfinger_lifecycle::state::Status;
 use wharfinger_stores::BlobError;
@@ -72,7 +72,54 @@ pub async fn check(
     id: FileId,
     actor: &str,
 ) -> Result<CheckOutcome, VerbError> {
-    check_by(uploads, catalog, id, actor, ExpiryRule::Due).await
+    let checked = check_by(uploads, catalog, id, actor, ExpiryRule::Due).await;
+    checked.inspect_err(count_failure)
+}
+
+/// A decided change of a file, not committed yet.
+struct Decision {
+    change: Change,
+    outcome: CheckOutcome,
+    /// The status of the file's batch.
+    batch: Option<BatchStatus>,
+}
+
+/// Logs and counts a committed decision.
+fn report(decision: &Decision, actor: &str) {
+    let Decision { change, outcome, batch } = decision;
+    let file = &change.before;
+    let (file_name, blob_path) = (file.name.as_str(), file.key.as_str());
+    match outcome {
+        CheckOutcome::Reclaimed => {
+            tracing::info!(job = actor, fileId = %file.id, fileName = file_name, tenant = %file.tenant, blobPath = blob_path,
+                lastStatus = %file.status, bytes = file.size, action = "reclaimed", "unconfirmed upload reclaimed");
+        }
+        CheckOutcome::Rescued => {
+            tracing::info!(job = actor, fileId = %file.id, fileName = file_name, tenant = %file.tenant, blobPath = blob_path,
+                lastStatus = %file.status, bytes = file.size, action = "rescued", "unconfirmed upload confirmed");
+        }
+        CheckOutcome::Unchanged
+        | CheckOutcome::Refunded
+        | CheckOutcome::TombstoneRemoved
+        | CheckOutcome::Deferred => {}
+    }
+    // An upload of a cancelled batch was given up by its owner.
+    let is_orphan = change.after.ended == Some(EndReason::Reclaimed)
+        && change.after.confirmed_at.is_none()
+        && *batch != Some(BatchStatus::Cancelled);
+    if is_orphan && *outcome == CheckOutcome::Reclaimed {
+        metric::orphan_cleaned(&file.tenant);
+    }
+    if is_orphan && change.refunded_bytes() > 0 {
+        metric::quota_refunded(&file.tenant, change.refunded_bytes());
+    }
+}
+
+fn count_failure(error: &VerbError) {
+    metric::cleanup_failed(match error {
+        VerbError::Unavailable(_) => "unavailable",
+        _ => "internal",
+    });
 }
 
 async fn check_by(
@@ -85,13 +132,15 @@ async fn check_by(
     let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
         let Some(read) = catalog.file(id).await? else { return Ok(CheckOutcome::Unchanged) };
-        let (change, outcome) = match rule.check(core, &read) {
+        let action = rule.check(core, &read);
+        if action == CheckAction::NotDue {
+            return Ok(CheckOutcome::Unchanged);
+        }
+        let batch = batch_status(catalog, &read, &mut BTreeMap::new()).await?;
+        let (change, outcome) = match action {
             CheckAction::NotDue => return Ok(CheckOutcome::Unchanged),
             CheckAction::Refund(change) => (*change, CheckOutcome::Refunded),
-            CheckAction::Unconfirmed => {
-                let batch = batch_status(catalog, &read, &mut BTreeMap::new()).await?;
-                unconfirmed(uploads, &read, batch).await?
-            }
+            CheckAction::Unconfirmed => unconfirmed(uploads, &read, batch).await?,
             CheckAction::RemoveTombstone => {
                 match !catalog.purge_tombstones(vec![read.clone()]).await?.is_empty() {
                     true => return Ok(CheckOutcome::TombstoneRemoved),
@@ -99,20 +148,13 @@ async fn check_by(
                 }
             }
         };
-        if commit_in(uploads, catalog, change, actor).await? {
-            if outcome == CheckOutcome::Reclaimed {
-                report_reclaimed(&read, actor);
-            }
+        let decision = Decision { change, outcome, batch };
+        if commit_in(uploads, catalog, decision.change.clone(), actor).await? {
+            report(&decision, actor);
             return Ok(outcome);
         }
     }
     Err(VerbError::busy())
-}
-
-fn report_reclaimed(file: &File, actor: &str) {
-    metric::orphan_cleaned(&file.tenant);
-    tracing::info!(job = actor, fileId = %file.id, tenant = %file.tenant, action = "reclaimed",
-        bytes = file.size, "unconfirmed upload reclaimed");
 }
 
 /// Checks many files. Objects are looked up side by side, and the changes are committed together. The error of one file
@@ -127,34 +169,40 @@ pub async fn check_many(
     let core = &uploads.core;
     let mut outcomes: BTreeMap<FileId, Result<CheckOutcome, VerbError>> = BTreeMap::new();
     let files = catalog.files_by_id(ids).await?;
-    let (mut changes, mut unconfirmed_files, mut tombstones) = (BTreeMap::new(), Vec::new(), Vec::new());
+    let (mut decisions, mut unconfirmed_files, mut tombstones) = (BTreeMap::new(), Vec::new(), Vec::new());
     let mut batches = BTreeMap::new();
     for file in files {
-        match rule.check(core, &file) {
-            CheckAction::NotDue => drop(outcomes.insert(file.id, Ok(CheckOutcome::Unchanged))),
-            CheckAction::Refund(change) => {
-                changes.insert(file.id, (*change, CheckOutcome::Refunded));
+        let action = rule.check(core, &file);
+        let batch = match action {
+            CheckAction::NotDue | CheckAction::RemoveTombstone => Ok(None),
+            CheckAction::Refund(_) | CheckAction::Unconfirmed => {
+                batch_status(catalog, &file, &mut batches).await
             }
-            CheckAction::Unconfirmed => match batch_status(catalog, &file, &mut batches).await {
-                Ok(batch) => unconfirmed_files.push((file, batch)),
-                // A batch that cannot be read only affects its own files.
-                Err(error) => drop(outcomes.insert(file.id, Err(error))),
-            },
-            CheckAction::RemoveTombstone => tombstones.push(file),
+        };
+        match (action, batch) {
+            // A batch that cannot be read only affects its own files.
+            (_, Err(error)) => drop(outcomes.insert(file.id, Err(error))),
+            (CheckAction::NotDue, _) => drop(outcomes.insert(file.id, Ok(CheckOutcome::Unchanged))),
+            (CheckAction::Refund(change), Ok(batch)) => {
+                let decision = Decision { change: *change, outcome: CheckOutcome::Refunded, batch };
+                decisions.insert(file.id, decision);
+            }
+            (CheckAction::Unconfirmed, Ok(batch)) => unconfirmed_files.push((file, batch)),
+            (CheckAction::RemoveTombstone, _) => tombstones.push(file),
         }
     }
     let checks: Vec<BoxFuture<'_, _>> = unconfirmed_files
         .iter()
-        .map(|(file, batch)| async { (file.id, unconfirmed(uploads, file, *batch).await) }.boxed())
+        .map(|(file, batch)| async { (file.id, *batch, unconfirmed(uploads, file, *batch).await) }.boxed())
         .collect();
     let mut checked = stream::iter(checks).buffer_unordered(STORE_CHECKS_AT_ONCE);
-    while let Some((id, decided)) = checked.next().await {
+    while let Some((id, batch, decided)) = checked.next().await {
         match decided {
-            Ok(decided) => drop(changes.insert(id, decided)),
+            Ok((change, outcome)) => drop(decisions.insert(id, Decision { change, outcome, batch })),
             Err(error) => drop(outcomes.insert(id, Err(error))),
         }
     }
-    for (id, outcome) in commit_together(uploads, catalog, changes, actor).await? {
+    for (id, outcome) in commit_together(uploads, catalog, &mut decisions, actor).await? {
         outcomes.insert(id, Ok(outcome));
     }
     let removed = or_empty(catalog.purge_tombstones(tombstones).await)?;
@@ -168,7 +216,7 @@ pub async fn check_many(
         };
         match one {
             Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
-            one => all.push((*id, one)),
+            one => all.push((*id, one.inspect_err(count_failure))),
         }
     }
     Ok(all)
@@ -185,43 +233,58 @@ pub async fn rescue_many(
     let checks: Vec<BoxFuture<'_, _>> =
         files.iter().map(|file| async { (file.id, rescue(uploads, file).await) }.boxed()).collect();
     let mut checked = stream::iter(checks).buffer_unordered(STORE_CHECKS_AT_ONCE);
-    let (mut all, mut changes) = (Vec::with_capacity(files.len()), BTreeMap::new());
+    let (mut all, mut decisions) = (Vec::with_capacity(files.len()), BTreeMap::new());
     while let Some((id, rescued)) = checked.next().await {
         match rescued {
-            Ok(Rescue::Confirmed(change)) => drop(changes.insert(id, (*change, CheckOutcome::Rescued))),
+            Ok(Rescue::Confirmed(change)) => {
+                let decision = Decision {
+                    change: *change,
+                    outcome: CheckOutcome::Rescued,
+                    batch: Some(BatchStatus::Active),
+                };
+                decisions.insert(id, decision);
+            }
             Ok(Rescue::NotUploaded) => all.push((id, Ok(CheckOutcome::Unchanged))),
             Ok(Rescue::Unknown) => all.push((id, Ok(CheckOutcome::Deferred))),
             Err(error) => all.push((id, Err(error))),
         }
     }
-    let mut wanted: BTreeSet<FileId> = changes.keys().copied().collect();
-    for (id, outcome) in commit_together(uploads, catalog, changes, actor).await? {
-        wanted.remove(&id);
+    for (id, outcome) in commit_together(uploads, catalog, &mut decisions, actor).await? {
         all.push((id, Ok(outcome)));
     }
-    // Changed concurrently, or not committed: the next run looks again.
-    all.extend(wanted.into_iter().map(|id| (id, Ok(CheckOutcome::Deferred))));
+    // One that cannot be committed must not keep the others from it.
+    for (id, decision) in decisions {
+        match commit_in(uploads, catalog, decision.change.clone(), actor).await {
+            Ok(true) => {
+                report(&decision, actor);
+                all.push((id, Ok(CheckOutcome::Rescued)));
+            }
+            // Changed concurrently.
+            Ok(false) => all.push((id, Ok(CheckOutcome::Unchanged))),
+            Err(VerbError::TakenOver) => return Err(VerbError::TakenOver),
+            Err(error) => all.push((id, Err(error))),
+        }
+    }
+    all.iter().filter_map(|(_, rescued)| rescued.as_ref().err()).for_each(count_failure);
     Ok(all)
 }
 
-/// Commits changes in one transaction and returns the committed ones. If that fails, none is returned and the caller
-/// commits them one by one.
+/// Commits decisions in one transaction, and removes the committed ones from the map. If that fails, none is committed, and
+/// the caller commits them one by one.
 async fn commit_together(
     uploads: &Uploads,
     catalog: &Catalog,
-    mut changes: BTreeMap<FileId, (Change, CheckOutcome)>,
+    decisions: &mut BTreeMap<FileId, Decision>,
     actor: &str,
 ) -> Result<Vec<(FileId, CheckOutcome)>, VerbError> {
-    let all = changes.values().map(|(change, _)| change.clone()).collect();
+    let all = decisions.values().map(|decision| decision.change.clone()).collect();
     let committed = or_empty(catalog.commit_all(all, actor).await)?;
     let mut done = Vec::with_capacity(committed.len());
     for id in committed {
-        let Some((change, outcome)) = changes.remove(&id) else { continue };
-        after_commit(uploads, &change);
-        if outcome == CheckOutcome::Reclaimed {
-            report_reclaimed(&change.before, actor);
-        }
-        done.push((id, outcome));
+        let Some(decision) = decisions.remove(&id) else { continue };
+        after_commit(uploads, &decision.change);
+        report(&decision, actor);
+        done.push((id, decision.outcome));
     }
     Ok(done)
 }
@@ -331,6 +394,7 @@ async fn rescue(uploads: &Uploads, read: &File) -> Result<Rescue, VerbError> {
     match confirm::verify_object(uploads, read, None, RESCUED, ReadMode::Background).await {
         Ok(change) => Ok(Rescue::Confirmed(Box::new(change))),
         Err(VerbError::Unavailable(why)) => {
+            metric::cleanup_failed("unavailable");
             tracing::warn!(fileId = %read.id, tenant = %read.tenant, error = %why, action = "deferred",
                 "cannot check the uploaded object, the file is checked again later");
             Ok(Rescue::Unknown)

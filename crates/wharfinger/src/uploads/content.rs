@@ -14,7 +14,7 @@ use crate::uploads::Uploads;
 pub(super) async fn check_type(uploads: &Uploads, file: &File, pin: &Pin) -> Result<(), VerbError> {
     let policy = uploads.rules.of_tenant(&file.tenant).await?;
     let Some(allowed) = policy.allowed_types else { return Ok(()) };
-    if allowed.allows("*/*") {
+    if allowed.allows_all() {
         return Ok(());
     }
     let not_allowed =

@@ -3,9 +3,9 @@
 
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::download::{DownloadRefusal, downloadable};
+use wharfinger_lifecycle::download_type::{attachment_type, inline_type};
 use wharfinger_lifecycle::file::{self, File, Pin};
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::media_type::inline_type;
 use wharfinger_lifecycle::quarantine::{QuarantineCause, quarantine};
 use wharfinger_stores::{BlobError, Disposition, GetGrant, ObjectMeta, UrlLifetime};
 
@@ -107,13 +107,13 @@ fn pin_of(meta: ObjectMeta) -> Pin {
 }
 
 /// The type that the store sends. A browser shows a file only if the type is one that it cannot run.
-fn content_type(file: &File, disposition: Disposition) -> Result<Option<String>, VerbError> {
+fn content_type(file: &File, disposition: Disposition) -> Result<String, VerbError> {
+    let declared = file.content_type.as_deref();
     match disposition {
-        Disposition::Attachment => Ok(file.content_type.clone()),
-        Disposition::Inline => match file.content_type.as_deref().and_then(inline_type) {
-            Some(shown) => Ok(Some(shown)),
-            None => Err(VerbError::NotInline(file.content_type.clone())),
-        },
+        Disposition::Attachment => Ok(attachment_type(declared)),
+        Disposition::Inline => {
+            declared.and_then(inline_type).ok_or_else(|| VerbError::NotInline(file.content_type.clone()))
+        }
     }
 }
 
@@ -121,7 +121,7 @@ async fn sign(
     core: &Core,
     file: File,
     pin: Pin,
-    content_type: Option<String>,
+    content_type: String,
     request: DownloadRequest,
 ) -> Result<DownloadLink, VerbError> {
     let now = core.clock.now();
@@ -130,7 +130,7 @@ async fn sign(
     let grant = GetGrant {
         key: file.key,
         pin,
-        content_type,
+        content_type: Some(content_type),
         file_name: file.name,
         disposition: request.disposition,
         lifetime: UrlLifetime { signed_at: now, expires_at },

@@ -197,6 +197,7 @@ pub(crate) async fn register(uploads: &Uploads, wanted: Registration) -> Result<
 /// Deletes a file whose URL was never sent to a client. If that fails, the file ends with its upload window.
 async fn delete_ungranted(uploads: &Uploads, caller: &Caller, file: &File) {
     let core = &uploads.core;
+    // Without a URL nothing can be uploaded, and without parts no confirm can join them.
     let no_url = UploadPolicy { store_refuses_ended: true, ..core.policy };
     let Ok(change) = file::delete(file, &no_url, core.clock.now()) else { return };
     if let Err(error) = commit(uploads, change, &caller.actor()).await {

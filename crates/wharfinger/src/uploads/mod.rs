@@ -24,7 +24,6 @@ use crate::core::Core;
 use crate::core::VerbError;
 use crate::quota::Quota;
 use crate::rules::Rules;
-use crate::telemetry::metric;
 use confirm::ChecksumReader;
 use receive::IncomingUploads;
 use transfers::Transfers;
@@ -92,9 +91,7 @@ pub(crate) async fn commit_in(
 /// Counts a committed change in the metrics and wakes the loops that have work now.
 fn after_commit(uploads: &Uploads, change: &Change) {
     let core = &uploads.core;
-    let refunded = change.refunded_bytes();
-    if refunded > 0 {
-        metric::quota_refunded(&change.after.tenant, refunded);
+    if change.refunded_bytes() > 0 {
         core.wakeups.refund.notify_one();
     }
     if change.starts_stage() {

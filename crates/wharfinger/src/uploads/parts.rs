@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use futures::StreamExt as _;
 use wharfinger_lifecycle::file::{File, late_write_cleanup};
 use wharfinger_lifecycle::parts::PartLayout;
 use wharfinger_stores::{BlobError, MultipartStore, Part, PartGrant, UrlLifetime};
@@ -18,25 +17,27 @@ const MISSING_SHOWN_MAX: usize = 20;
 /// Signing uses the CPU without waiting, so the task yields after this many signatures.
 const SIGNATURES_PER_YIELD: u32 = 64;
 
-fn store(core: &Core) -> Result<&dyn MultipartStore, VerbError> {
+fn store<'c>(core: &'c Core, file: &File) -> Result<&'c dyn MultipartStore, VerbError> {
     core.blobs.multipart().ok_or_else(|| {
-        VerbError::Unavailable(
-            "the file is a multipart upload, and the configured store does not support multipart uploads"
-                .into(),
-        )
+        VerbError::Unavailable(format!(
+            "file {} was started as a multipart upload, but this store has none: was WHARFINGER_BLOB_URL changed?",
+            file.id
+        ))
     })
 }
 
 /// Signs a URL for every part, and marks the parts that the store already has.
 pub(super) async fn grant(core: &Core, file: &File, layout: PartLayout) -> Result<UploadMethod, VerbError> {
-    let store = store(core)?;
+    let store = store(core, file)?;
     let (upload_id, have) = upload(core, store, file).await?;
     let have: BTreeMap<u32, u64> = have.into_iter().map(|part| (part.number, part.size)).collect();
     let lifetime = UrlLifetime { signed_at: core.clock.now(), expires_at: file.url_dead_at };
     let mut parts = Vec::with_capacity(layout.count() as usize);
     for number in layout.part_numbers() {
-        let size = layout.part_bytes(number).unwrap_or(0);
-        let grant = PartGrant { key: file.key.clone(), upload_id: upload_id.clone(), number, size, lifetime };
+        let (offset, size) =
+            (layout.part_offset(number).unwrap_or(0), layout.part_bytes(number).unwrap_or(0));
+        let (key, upload_id) = (file.key.clone(), upload_id.clone());
+        let grant = PartGrant { key, upload_id, number, offset, size, lifetime };
         let url = store.sign_part(&grant).await?.url;
         if number % SIGNATURES_PER_YIELD == 0 {
             tokio::task::yield_now().await;
@@ -63,10 +64,11 @@ async fn upload(
             // An interrupted confirm has completed the upload. All parts count as uploaded, and the client confirms again.
             match core.blobs.head(&file.key, None).await {
                 Ok(meta) if meta.size == file.size => return Ok((upload_id.clone(), all_of(file))),
-                Ok(_) => {
-                    return Err(VerbError::Unavailable(
-                        "the store has an object of another size under this file's key".into(),
-                    ));
+                Ok(meta) => {
+                    return Err(VerbError::Unavailable(format!(
+                        "file {}: the store has {} bytes under its key, expected {}; delete the file and upload again",
+                        file.id, meta.size, file.size
+                    )));
                 }
                 Err(BlobError::NotFound) => {}
                 Err(error) => return Err(error.into()),
@@ -102,7 +104,7 @@ fn all_of(file: &File) -> Vec<Part> {
 
 /// Completes the store's upload if there is no object yet. The caller checks the object.
 pub(super) async fn complete(core: &Core, file: &File, layout: PartLayout) -> Result<(), VerbError> {
-    let store = store(core)?;
+    let store = store(core, file)?;
     match core.blobs.head(&file.key, None).await {
         Ok(_) => return Ok(()),
         Err(BlobError::NotFound) => {}
@@ -122,29 +124,17 @@ pub(super) async fn complete(core: &Core, file: &File, layout: PartLayout) -> Re
     // Also after an error: the store may have completed the upload although its answer was lost.
     delete_if_ended(core, file).await?;
     match completed {
-        Ok(()) => abort_other_uploads(store, file).await,
+        // Other uploads under this key exist if a crash happened before their id was stored.
+        Ok(()) => {
+            if let Err(error) = store.abort_all(&file.key).await {
+                tracing::warn!(fileId = %file.id, error = %error, "cannot abort unfinished multipart uploads, a sweep will do it");
+            }
+        }
         // A concurrent call has completed it, or a part was just uploaded again. The caller reads the object.
-        Err(BlobError::NotFound) => {}
+        Err(BlobError::NotFound | BlobError::Changed) => {}
         Err(error) => return Err(error.into()),
     }
     Ok(())
-}
-
-/// Aborts other uploads under this key. They exist if a crash happened before their id was stored.
-async fn abort_other_uploads(store: &dyn MultipartStore, file: &File) {
-    let mut uploads = store.list_unfinished(file.key.as_str());
-    loop {
-        let ended = match uploads.next().await {
-            None => return,
-            Some(Ok(upload)) if upload.key != file.key.as_str() => continue,
-            Some(Ok(upload)) => store.abort(&file.key, &upload.upload_id).await,
-            Some(Err(error)) => Err(error),
-        };
-        if let Err(error) = ended {
-            tracing::warn!(fileId = %file.id, error = %error, "cannot abort unfinished multipart uploads, a sweep will do it");
-            return;
-        }
-    }
 }
 
 /// Writes another cleanup if the file ended while its upload was completed. The first cleanup may have run too early.

@@ -1,7 +1,7 @@
-//! Receives the bytes of an upload to local disk. The row is read before the first byte and again after the last one.
-//! Bytes that arrived too late are deleted.
+//! Receives the bytes of an upload to local disk: a whole object, or one part of a large one. The row is read before the
+//! first byte and again after the last one. Bytes that arrived too late are deleted.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::state::Status;
-use wharfinger_stores::disk::{DiskStore, Incoming, IncomingError, LeftoverUpload, SignedQuery};
-use wharfinger_stores::{BlobError, BlobStore as _};
+use wharfinger_stores::disk::{DiskStore, Incoming, IncomingError, LeftoverUpload, PartPlace, SignedQuery};
+use wharfinger_stores::{BlobError, BlobStore as _, MultipartStore as _};
 
 use crate::core::Core;
 use crate::core::VerbError;
@@ -84,6 +84,8 @@ pub struct CheckedUpload {
     pub file: FileId,
     /// The exact number of bytes to receive.
     pub size: u64,
+    /// None: a whole object.
+    pub part: Option<PartPlace>,
     pub transfer: Transfer,
 }
 
@@ -116,7 +118,7 @@ pub async fn check_request(
         Some(file) if file.status == Status::Registered => match disk.head(key, None).await {
             Err(BlobError::NotFound) => {
                 let transfer = uploads.transfers.begin(&file.tenant).ok_or(ReceiveError::Busy)?;
-                Ok(CheckedUpload { file: file.id, size, transfer })
+                Ok(CheckedUpload { file: file.id, size, part: query.part(), transfer })
             }
             Ok(_) => Err(ReceiveError::Exists),
             Err(error) => Err(VerbError::from(error).into()),
@@ -126,35 +128,43 @@ pub async fn check_request(
     }
 }
 
-/// The uploads that this process is receiving, at most one per file. Unfinished bytes are charged to no tenant, so a later
-/// PUT stops the earlier one, and the end of the file stops it too.
+/// The uploads that this process is receiving, at most one per file, or per part of a large file. Unfinished bytes are
+/// charged to no tenant, so a later PUT stops the earlier one, and the end of the file stops it too.
 #[derive(Default)]
-pub struct IncomingUploads(Mutex<HashMap<FileId, CancellationToken>>);
+pub struct IncomingUploads(Mutex<BTreeMap<(FileId, PartNumber), CancellationToken>>);
+
+/// Parts are numbered from 1.
+type PartNumber = u32;
+const WHOLE_OBJECT: PartNumber = 0;
 
 /// An entry of the list. It is removed when its upload ends, unless a later upload has replaced it.
 struct IncomingUpload<'l> {
     all: &'l IncomingUploads,
-    file: FileId,
+    of: (FileId, PartNumber),
     stop: CancellationToken,
 }
 
 impl IncomingUploads {
-    fn begin(&self, file: FileId) -> IncomingUpload<'_> {
+    fn begin(&self, file: FileId, part: Option<&PartPlace>) -> IncomingUpload<'_> {
+        let of = (file, part.map_or(WHOLE_OBJECT, |part| part.number));
         let stop = CancellationToken::new();
-        if let Some(earlier) = self.list().insert(file, stop.clone()) {
+        if let Some(earlier) = self.list().insert(of, stop.clone()) {
             earlier.cancel();
         }
-        IncomingUpload { all: self, file, stop }
+        IncomingUpload { all: self, of, stop }
     }
 
-    /// Stops the upload of a file that has ended.
+    /// Stops the uploads of a file that has ended.
     pub fn stop(&self, file: FileId) {
-        if let Some(upload) = self.list().remove(&file) {
+        let mut list = self.list();
+        let of_file = list.range((file, WHOLE_OBJECT)..=(file, PartNumber::MAX));
+        let stopped: Vec<(FileId, PartNumber)> = of_file.map(|(of, _)| *of).collect();
+        for upload in stopped.iter().filter_map(|of| list.remove(of)) {
             upload.cancel();
         }
     }
 
-    fn list(&self) -> MutexGuard<'_, HashMap<FileId, CancellationToken>> {
+    fn list(&self) -> MutexGuard<'_, BTreeMap<(FileId, PartNumber), CancellationToken>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -162,12 +172,12 @@ impl IncomingUploads {
 impl Drop for IncomingUpload<'_> {
     fn drop(&mut self) {
         if !self.stop.is_cancelled() {
-            self.all.list().remove(&self.file);
+            self.all.list().remove(&self.of);
         }
     }
 }
 
-/// Streams the body to the store and returns the object's ETag.
+/// Streams the body to the store and returns the ETag of the object, or of the part.
 pub async fn receive<E>(
     uploads: &Uploads,
     disk: &DiskStore,
@@ -177,30 +187,89 @@ pub async fn receive<E>(
     body: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<String, ReceiveError> {
     let core = &uploads.core;
-    let CheckedUpload { file, size, transfer: _transfer } = checked;
-    let upload = uploads.incoming.begin(file);
-    let mut incoming = disk.receive(file, key, size, sha256).await?;
-    tokio::select! {
-        received = write_body(core, key, size, &mut incoming, body) => received?,
-        () = upload.stop.cancelled() => {
-            let is_live = row_of(core, key).await?.is_some_and(|file| file.ended.is_none());
-            return Err(if is_live { ReceiveError::Superseded } else { ReceiveError::Ended });
-        }
+    let CheckedUpload { file, size, part, transfer: _transfer } = checked;
+    let upload = uploads.incoming.begin(file, part.as_ref());
+    if let Some(place) = part {
+        return receive_part(core, disk, &upload, key, (&place, size), body).await;
     }
+    let mut incoming = disk.receive(file, key, size, sha256).await?;
+    receive_bytes(core, &upload, key, size, &mut incoming, body).await?;
     let placed = match disk.place(incoming).await {
         Err(IncomingError::TooShort(_)) => return Err(ReceiveError::Length(size)),
         outcome => outcome?,
     };
     // If the row cannot be read, the note beside the object stays and the upload-window sweep decides later.
-    match row_of(core, key).await? {
-        Some(file) if file.ended.is_none() => {
-            let etag = placed.meta.etag.clone();
-            placed.keep();
-            Ok(etag)
-        }
-        _ => {
-            placed.withdraw().await.map_err(VerbError::from)?;
-            Err(ReceiveError::Ended)
+    if is_live(core, key).await? {
+        let etag = placed.meta.etag.clone();
+        placed.keep();
+        return Ok(etag);
+    }
+    placed.withdraw().await.map_err(VerbError::from)?;
+    Err(ReceiveError::Ended)
+}
+
+/// The cleanup of an ended file aborts its upload, and after that the store accepts no part. So a part that arrives between
+/// the end and the cleanup does not stay, even if this process crashes before it reads the row again.
+async fn receive_part<E>(
+    core: &Core,
+    disk: &DiskStore,
+    upload: &IncomingUpload<'_>,
+    key: &ObjectKey,
+    (place, size): (&PartPlace, u64),
+    body: impl Stream<Item = Result<Bytes, E>> + Unpin,
+) -> Result<String, ReceiveError> {
+    let mut part = match disk.receive_part(key, place, size).await {
+        Err(error) => return Err(part_error(core, key, size, error).await?),
+        Ok(part) => part,
+    };
+    receive_bytes(core, upload, key, size, &mut part.bytes, body).await?;
+    let placed = match disk.place_part(part).await {
+        Err(error) => return Err(part_error(core, key, size, error).await?),
+        Ok(placed) => placed,
+    };
+    if is_live(core, key).await? {
+        return Ok(placed.etag);
+    }
+    disk.abort(key, &place.upload_id).await.map_err(VerbError::from)?;
+    Err(ReceiveError::Ended)
+}
+
+async fn part_error(
+    core: &Core,
+    key: &ObjectKey,
+    size: u64,
+    error: IncomingError,
+) -> Result<ReceiveError, VerbError> {
+    Ok(match error {
+        IncomingError::TooShort(_) => ReceiveError::Length(size),
+        // The multipart upload of the URL does not exist any more.
+        IncomingError::Store(BlobError::NotFound) => match row_of(core, key).await? {
+            // The store has lost it. A fresh URL belongs to a new one.
+            Some(file) if file.status == Status::Registered => ReceiveError::Expired,
+            Some(file) if file.ended.is_none() => ReceiveError::Exists,
+            _ => ReceiveError::Ended,
+        },
+        other => other.into(),
+    })
+}
+
+async fn is_live(core: &Core, key: &ObjectKey) -> Result<bool, VerbError> {
+    Ok(row_of(core, key).await?.is_some_and(|file| file.ended.is_none()))
+}
+
+/// Writes the body until its end, unless a later upload or the end of the file stops it.
+async fn receive_bytes<E>(
+    core: &Core,
+    upload: &IncomingUpload<'_>,
+    key: &ObjectKey,
+    size: u64,
+    incoming: &mut Incoming,
+    body: impl Stream<Item = Result<Bytes, E>> + Unpin,
+) -> Result<(), ReceiveError> {
+    tokio::select! {
+        received = write_body(core, key, size, incoming, body) => received,
+        () = upload.stop.cancelled() => {
+            Err(if is_live(core, key).await? { ReceiveError::Superseded } else { ReceiveError::Ended })
         }
     }
 }
@@ -257,7 +326,7 @@ pub async fn clean_up_crashed_uploads(core: &Core) -> Result<u64, VerbError> {
         match clear_one(core, disk, left).await {
             Ok(()) => cleared += 1,
             Err(error) => {
-                tracing::warn!(fileId = %id, error = %error.with_cause(), "cannot clean up a crashed upload")
+                tracing::warn!(fileId = %id, error = %error.with_cause(), "cannot remove leftovers of interrupted uploads, the next sweep tries again")
             }
         }
     }

@@ -1,11 +1,13 @@
 //! Releases a quarantined file after a false alarm. If its object was changed, the store must have the confirmed bytes again.
 
+use serde_json::json;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::quarantine::{QuarantineCause, ReleaseRefusal, release as decide};
 use wharfinger_lifecycle::state::Status;
 
 use super::download::confirmed_bytes;
-use super::{STALE_TRIES_MAX, commit, find};
+use super::{STALE_TRIES_MAX, commit_in, find};
+use crate::core::audit::AuditedAction;
 use crate::core::{Caller, VerbError};
 use crate::uploads::Uploads;
 
@@ -29,9 +31,17 @@ pub async fn release(
             ReleaseRefusal::Unproven => VerbError::ObjectChanged,
         })?;
         let (status, stage) = (change.after.status, change.after.stage);
-        if commit(uploads, change, &caller.actor()).await? {
-            tracing::warn!(fileId = %id, tenant = %read.tenant, by = %caller.user, reason, action = "released",
-                status = %status, stage = stage.map(|stage| stage.as_str()), "quarantined file released");
+        let action = AuditedAction {
+            name: "file-released",
+            tenant: Some(&read.tenant),
+            subject: id.to_string(),
+            detail: json!({ "reason": reason, "error": read.error }),
+        };
+        let audited = core.catalog.audited(action.by(caller, core.clock.now()));
+        if commit_in(uploads, &audited, change, &caller.actor()).await? {
+            tracing::warn!(fileId = %id, fileName = read.name, tenant = %read.tenant, by = %caller.user, reason,
+                action = "released", status = %status, stage = stage.map(|stage| stage.as_str()),
+                "quarantined file released");
             return Ok(status);
         }
     }

@@ -86,7 +86,8 @@ pub(crate) fn check_rules(
         return Err(VerbError::TooLarge { field: format!("{prefix}size"), limit_bytes });
     }
     let Some(allowed) = &policy.allowed_types else { return Ok(()) };
-    match announced.content_type.as_deref().is_some_and(|content_type| allowed.allows(content_type)) {
+    let declared = announced.content_type.as_deref();
+    match allowed.allows_all() || declared.is_some_and(|declared| allowed.allows(declared)) {
         true => Ok(()),
         false => Err(VerbError::TypeNotAllowed {
             field: format!("{prefix}contentType"),

@@ -16,10 +16,11 @@ use crate::core::VerbError;
 use crate::ingest;
 use crate::notify;
 use crate::pipeline::search;
+use crate::pipeline::stage_workers::{SEEN_EVERY_MS, see_own_stages};
 use crate::quota::refunds;
 use crate::roles::ProcessRole;
 use crate::store::{self, StoreState};
-use crate::sweeps::{self, Sweep, SweepLease};
+use crate::sweeps::{self, ReaperRun, Sweep};
 use crate::uploads::init::CHECK_QUEUE;
 
 /// Upper limits for each sleep, because another process may have enqueued something earlier.
@@ -81,7 +82,7 @@ pub(super) async fn checks_to_broker(app: Arc<App>, stop: CancellationToken) {
         let next_check = tokio::time::Instant::now() + BROKER_PAUSE;
         while !stop.is_cancelled() && tokio::time::Instant::now() < next_check {
             if let Err(error) = messages::relay(&app.core, broker).await {
-                tracing::warn!(job = "checks to broker", error = %error, "cannot publish delayed checks");
+                tracing::warn!(job = "checks to broker", error = %error, "cannot publish delayed checks to RabbitMQ, trying again");
             }
             tokio::select! {
                 () = tokio::time::sleep(RELAY_PAUSE) => {}
@@ -109,25 +110,19 @@ pub(super) async fn wakeups_from_others(app: Arc<App>, stop: CancellationToken) 
 
 /// Runs the pending cleanups when they are due, or when it is woken.
 pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
+    let mut runs = ReaperRun::default();
     while !stop.is_cancelled() {
         let now = app.core.clock.now();
         let due_at = match app.core.catalog.next_cleanup_at().await {
             Ok(at) => at,
             Err(_) => Some(now + ERROR_PAUSE_MS),
         };
-        if due_at.is_some_and(|at| at <= now)
-            && let Ok(report) = sweeps::run_unleased(
-                &app.uploads,
-                Sweep::PendingCleanups,
-                &SweepLease::unleased(&app.core).with_stop(&stop),
-            )
-            .await
-            && !report.is_quiet()
-        {
+        if due_at.is_some_and(|at| at <= now) && runs.step(&app.core, &stop).await {
             // Deletes come in bursts: wait a moment, so that one batch takes many of them.
             tokio::time::sleep(REAPER_BATCH_WAIT).await;
             continue;
         }
+        runs.pause(&app.core).await;
         // A cleanup that is due but was not claimed is leased by another process, or the catalog does not answer.
         let at = due_at.map_or(i64::MAX, |at| at.max(now + ERROR_PAUSE_MS)).min(now + REAPER_PAUSE_MS_MAX);
         tokio::select! {
@@ -136,6 +131,7 @@ pub(super) async fn reaper(app: Arc<App>, stop: CancellationToken) {
             () = stop.cancelled() => {}
         }
     }
+    runs.record(&app.core).await;
 }
 
 /// Runs one sweep on its schedule. Of several sweepers, the first to claim the lease runs it. The others check again at
@@ -163,6 +159,16 @@ pub(super) async fn refunds(app: Arc<App>, stop: CancellationToken) {
             () = app.core.wakeups.refund.notified() => {}
             () = stop.cancelled() => {}
         }
+    }
+}
+
+/// Records that this process works on its stages.
+pub(super) async fn stage_workers(app: Arc<App>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        if let Err(error) = see_own_stages(&app.core).await {
+            tracing::warn!(job = "stage workers", error = %error, "cannot record the stages of this process");
+        }
+        stop.run_until_cancelled(pause(&app, SEEN_EVERY_MS)).await;
     }
 }
 

@@ -29,6 +29,7 @@ pub async fn run_all_due(app: &App) -> Result<(), VerbError> {
         messages::relay(core, broker).await?;
     }
     Box::pin(checks::run_due(uploads, &stop)).await?;
+    pipeline::stage_workers::see_own_stages(core).await?;
     Box::pin(pipeline::run::run_due(&app.pipeline)).await?;
     sweeps::run_unleased(uploads, Sweep::StuckFiles, &SweepLease::unleased(core)).await?;
     Box::pin(pipeline::run::run_due(&app.pipeline)).await?;

@@ -19,9 +19,10 @@ use crate::sweeps::Sweep;
 type Loop = fn(Arc<App>, CancellationToken) -> BoxFuture<'static, ()>;
 
 /// Each loop with the roles that run it.
-const LOOPS: [(&str, &[ProcessRole], Loop); 20] = [
+const LOOPS: [(&str, &[ProcessRole], Loop); 21] = [
     ("delayed checks", &[Worker], |app, stop| Box::pin(loops::delayed_checks(app, stop))),
     ("pipeline", &[Worker], |app, stop| Box::pin(pipeline::run::work(app.pipeline.clone(), stop))),
+    ("stage workers", &[Worker], |app, stop| Box::pin(loops::stage_workers(app, stop))),
     ("vector copies", &[Worker], |app, stop| Box::pin(loops::vector_copies(app, stop))),
     ("reaper", &[Worker], |app, stop| Box::pin(loops::reaper(app, stop))),
     ("refunds", &ProcessRole::ALL, |app, stop| Box::pin(loops::refunds(app, stop))),

@@ -6,7 +6,7 @@ import { rmSync } from "node:fs";
 import { join } from "node:path";
 import { check, waitForStatus, expect, fileOf, place, put, same, scenario, throttle, tokens, until, worker } from "./scenario.mjs";
 
-const PAGES = ["#/", "#/files", "#/upload", "#/recovery", "#/maintenance", "#/sweeps", "#/notifications"];
+const PAGES = ["#/", "#/files", "#/upload", "#/recovery", "#/maintenance", "#/sweeps", "#/sweeps/orphan-cleanup", "#/notifications"];
 const NAMES = ["invoice-4711.txt", "annual-report-2026.md", "staff-list.csv", "price-table.txt", "delivery-note-80.txt", "customs-declaration.md", "inspection-7.txt", "insurance-policy.txt"];
 const background = (page) => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
 

@@ -3,7 +3,7 @@
 import { createServer } from "node:http";
 import { once } from "node:events";
 import { deflateSync } from "node:zlib";
-import { api, check, expect, put, same, scenario, tokens, until } from "./scenario.mjs";
+import { api, base, check, expect, put, same, scenario, tokens, until } from "./scenario.mjs";
 
 const ATTACK = '<!doctype html><title>harmless</title><script>document.title = "HACKED"; top.postMessage("HACKED", "*"); parent.postMessage("HACKED", "*");</script><img src=x onerror="top.postMessage(\'HACKED\', \'*\')">';
 const SVG = `<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9" onload="top.postMessage('HACKED', '*')"><script>top.postMessage("HACKED", "*")</script></svg>`;
@@ -44,6 +44,13 @@ function wav() {
   return bytes;
 }
 
+/** A page with a script that tries to leave the viewer. */
+const pdf = () => `%PDF-1.7
+1 0 obj\n<< /Type /Catalog /Pages 2 0 R /OpenAction << /S /JavaScript /JS (document.title = "HACKED"; opener.postMessage("HACKED", "*");) >> >>\nendobj
+2 0 obj\n<< /Type /Pages /Kids [3 0 R] /Count 1 >>\nendobj
+3 0 obj\n<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 200] >>\nendobj
+trailer\n<< /Root 1 0 R >>\n%%EOF\n`;
+
 const link = (id, options = "") => expect(tokens.user, "GET", `/api/v2/files/${id}/download?redirect=false${options}`).then((answer) => answer.url);
 
 await scenario(async ({ open }) => {
@@ -57,12 +64,14 @@ await scenario(async ({ open }) => {
     same([refused.status, refused.body.code], [415, "not_inline"], "inline of a type that can run");
   }
   const sound = await put(tokens.user, "silence.wav", wav(), "audio/wav");
+  const document = await put(tokens.user, "page.pdf", pdf(), "application/pdf");
   const inline = "&disposition=inline&expiresIn=600";
   const urls = {
     picture: await link(picture, inline),
     fake: await link(fake, inline),
     text: await link(text, inline),
     sound: await link(sound, inline),
+    document: await link(document, inline),
     page: await link(page),
     drawing: await link(drawing),
   };
@@ -106,8 +115,29 @@ await scenario(async ({ open }) => {
     const { page: player } = await open();
     await player.goto(urls.sound);
     await until(() => player.locator("video").evaluate((video) => video.readyState >= 1), "the sound is loaded");
+    // A PDF is shown by the browser's viewer, which keeps its scripts apart.
+    const viewer = await open();
+    viewer.allow(/./);
+    await viewer.page.goto(urls.document);
+    await until(() => viewer.page.frames().some((frame) => frame.url().startsWith("chrome-extension://")), "the PDF is shown");
+    check((await viewer.page.title()) !== "HACKED", "the script of the PDF ran in the page");
   } finally {
     server.close();
+  }
+
+  // The local store has the page's origin, so its content security policy allows these URLs. They are no scripts.
+  if (!process.env.STORE) {
+    const script = await link(await put(tokens.user, "a.js", 'document.title = "HACKED";', "text/javascript"));
+    const attacked = await open();
+    attacked.allow(/./);
+    await attacked.page.goto(base);
+    const outcome = await attacked.page.evaluate((src) => new Promise((resolve) => {
+      const element = Object.assign(globalThis.document.createElement("script"), { src });
+      element.addEventListener("load", () => resolve("loaded"));
+      element.addEventListener("error", () => resolve("refused"));
+      globalThis.document.head.append(element);
+    }), script);
+    same(outcome, "refused", "an uploaded script on the page's origin");
   }
 
   // The picture is shown on the page of its file.

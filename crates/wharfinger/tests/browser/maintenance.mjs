@@ -1,7 +1,7 @@
-// The operator's actions on the page: a dry run and a real run of a sweep, a quota limit, pending deletes. Then the store of
-// events fails, and the connection of the page breaks.
+// The operator's actions on the page: a dry run and a real run of a sweep, its history, a scan for orphans, a quota limit,
+// pending and finished deletes. Then the store of events fails, and the connection of the page breaks.
 
-import { existsSync, mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, utimesSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { base, check, waitForStatus, expect, place, put, same, scenario, tokens, until } from "./scenario.mjs";
 
@@ -17,6 +17,47 @@ await scenario(async ({ open }) => {
   const real = await window.act("run-orphan-cleanup");
   check(real.outcome.includes("orphan-cleanup finished in"), real.outcome);
   check((await lastRun()) !== before, "the time of the last run has changed");
+
+  // The history of the sweep, newest first.
+  await page.locator("a.name", { hasText: "orphan-cleanup" }).click();
+  const runs = page.locator('[data-key="runs"] tbody tr');
+  await runs.nth(1).filter({ hasText: "dry run" }).waitFor();
+  check(!(await runs.first().innerText()).includes("dry run"), "the real run is first");
+  same(await runs.filter({ hasText: "operator:olga" }).count(), 2, "runs by hand");
+  await window.checkAccessibility("the runs of a sweep");
+  await window.screenshot("sweep-runs");
+  await window.act("dry-run-orphan-cleanup");
+  await runs.nth(2).waitFor();
+
+  // A scan for orphans shows what would be deleted, and deletes nothing.
+  await window.go("#/maintenance");
+  const stray = "uploads/acme/ada/00000000-0000-7000-8000-000000000001";
+  const strayPath = join(place, "wharfinger-data/blobs", stray);
+  writeFileSync(strayPath, "stray");
+  const old = Date.now() / 1000 - 3 * 86_400;
+  utimesSync(strayPath, old, old);
+  const markerPath = join(place, "wharfinger-data/blobs/.wharfinger/store");
+  // Objects that are older than the marker are not ours.
+  writeFileSync(markerPath, `${readFileSync(markerPath, "utf8").trim().split(/\s+/).slice(0, 3).join(" ")} 1\n`);
+  const scanned = await window.act("scan-orphans");
+  check(scanned.text.includes("Nothing is deleted") && scanned.outcome.includes("1 object would be deleted"), scanned.outcome);
+  const wouldBe = page.locator('[data-key="would-be-deleted"]');
+  await wouldBe.locator("summary").click();
+  await wouldBe.locator("code", { hasText: stray }).waitFor();
+  await window.screenshot("orphans-found", true);
+  check(existsSync(strayPath), "the object is still there");
+  await window.act("run-orphan-cleanup", '[data-key="orphans"]');
+  await wouldBe.waitFor({ state: "detached" });
+  check(!existsSync(strayPath), "the object is deleted");
+
+  // The log of deleted objects says why, and can be narrowed to a time.
+  const log = page.locator('[data-key="deletions"] tbody tr');
+  await log.filter({ hasText: stray }).filter({ hasText: "orphan-cleanup" }).waitFor();
+  const answered = page.waitForResponse((response) => response.url().includes("/maintenance/deletions?since=1970"));
+  await page.selectOption("#deletions-since", "all");
+  await answered;
+  await log.first().waitFor();
+  await window.checkAccessibility("the log of deleted objects");
 
   await window.go("#/maintenance");
   await page.locator('[data-tenant="acme"]').waitFor();

@@ -2,9 +2,9 @@
 
 import { check, put, waitForStatus, same, scenario, tokens, until } from "./scenario.mjs";
 
-const PAGES = ["#/", "#/files", "#/upload", "#/recovery", "#/maintenance", "#/sweeps", "#/notifications"];
+const PAGES = ["#/", "#/files", "#/upload", "#/recovery", "#/maintenance", "#/sweeps", "#/sweeps/quota-sync", "#/notifications"];
 const OPERATORS = /\/maintenance\/(sweeps|spool)|\/api\/v2\/(tenants|keys)/;
-const ADMINS = /\/maintenance\/cleanup/;
+const ADMINS = /\/maintenance\/(cleanup|deletions)/;
 
 await scenario(async ({ open }) => {
   await waitForStatus(tokens.user, await put(tokens.user, "mine.txt", "mine"), "ready");

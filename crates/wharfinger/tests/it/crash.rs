@@ -3,6 +3,7 @@
 //! correct.
 
 mod batch_states;
+mod in_parts;
 mod keys;
 mod pipeline;
 mod quarantine;
@@ -450,12 +451,12 @@ macro_rules! every_operation {
     };
 }
 
-/// On S3 the calls to the store can fail too, and a large file makes more of them.
+/// On S3 the calls to the store can fail too.
 macro_rules! every_operation_on_s3 {
-    ($settings:expr; $($name:ident: $operation:ident),* $(,)?) => {
+    ($($name:ident: $operation:ident),* $(,)?) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $name() {
-            hit_every_call(Op::$operation, &TestEnv::on_s3(Database::Sqlite, $settings)).await;
+            hit_every_call(Op::$operation, &TestEnv::on_s3(Database::Sqlite, &[WITH_SECRET])).await;
         })*
     };
 }
@@ -492,27 +493,9 @@ mod s3 {
     use super::*;
 
     every_operation_on_s3! {
-        &[WITH_SECRET];
         report: Report,
         confirm: Confirm,
         delete_ready: DeleteReady,
-        run_cleanups: RunCleanups,
-    }
-}
-
-mod s3_in_parts {
-    use super::*;
-
-    /// Every file above one byte is uploaded in parts, and orphaned uploads have no grace period.
-    const IN_PARTS: [(&str, &str); 2] = [("MULTIPART_THRESHOLD_BYTES", "1"), ("ORPHAN_BLOB_GRACE_MS", "0")];
-
-    every_operation_on_s3! {
-        &IN_PARTS;
-        init_with_key: InitWithKey,
-        confirm: Confirm,
-        reissue: Reissue,
-        delete_registered: DeleteRegistered,
-        reclaim: Reclaim,
         run_cleanups: RunCleanups,
     }
 }

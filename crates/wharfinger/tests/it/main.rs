@@ -15,6 +15,7 @@ mod ingest;
 mod kill;
 mod long;
 mod many;
+mod night;
 mod notify;
 mod oracle;
 mod page;

@@ -91,6 +91,11 @@ fn an_upload_continues_after_a_reload_and_in_one_tab_at_a_time() {
 }
 
 #[test]
+fn a_large_upload_sends_only_its_missing_parts_after_a_reload() {
+    run("large_upload", &[("PIPELINE_STAGES", ""), ("MULTIPART_THRESHOLD_BYTES", "20MiB")]);
+}
+
+#[test]
 fn each_role_calls_only_what_it_is_allowed_to() {
     run("roles", &[]);
 }
@@ -99,7 +104,9 @@ fn each_role_calls_only_what_it_is_allowed_to() {
 fn an_operator_runs_sweeps_sets_limits_and_retries_deletes() {
     let one_attempt = ("CLEANUP_MAX_ATTEMPTS", "1");
     let no_cleanup_sweep = ("CLEANUP_SWEEP_SCHEDULE", "0 0 1 1 *");
-    run("maintenance", &[one_attempt, no_cleanup_sweep, ("INGEST_BLOB_URL", "file:./archive")]);
+    let no_limit = ("ORPHAN_DELETE_LIMIT_PERCENT", "0");
+    let events = ("INGEST_BLOB_URL", "file:./archive");
+    run("maintenance", &[one_attempt, no_cleanup_sweep, no_limit, events]);
 }
 
 #[test]

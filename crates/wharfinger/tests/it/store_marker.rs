@@ -39,6 +39,25 @@ async fn an_empty_folder_is_refused_as_the_store(database: Database) {
     oracle::all_is_healed(&env, &server).await;
 }
 
+/// The folder holds an upload in parts that another catalog has started.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_with_an_unfinished_upload_is_not_claimed() {
+    let env = TestEnv::with(Database::Sqlite, &[("MULTIPART_THRESHOLD_BYTES", "1")]);
+    let server = env.start().await;
+    server.me().init("large", 5).await.expect(201);
+    server.crash().await;
+    let other = TestEnv::new(Database::Sqlite);
+    std::fs::create_dir_all(other.data_dir()).expect("a folder");
+    std::fs::rename(env.blob_dir(), other.blob_dir()).expect("moved");
+    std::fs::remove_file(other.blob_dir().join(MARK)).expect("its marker");
+    let error = refusal(&other).await;
+    assert!(
+        error.contains("already in use") && error.contains("unfinished uploads under uploads/"),
+        "{error}"
+    );
+    assert!(!other.blob_dir().join(MARK).exists(), "no marker was written");
+}
+
 async fn the_store_of_another_catalog_is_refused(database: Database) {
     let (ours, theirs) = (TestEnv::new(database), TestEnv::new(Database::Sqlite));
     ours.start().await.crash().await;

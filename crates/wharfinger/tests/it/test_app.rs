@@ -318,11 +318,17 @@ impl TestEnv {
     /// Makes the temporary files of crashed uploads an hour old. The test's clock does not change file times.
     pub fn age_incoming_uploads(&self) {
         let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3_600);
-        for entry in
-            std::fs::read_dir(self.blob_dir().join(".incoming")).expect("the folder of incoming uploads")
-        {
-            let file = std::fs::File::options().write(true).open(entry.expect("an entry").path());
-            file.and_then(|file| file.set_modified(hour_ago)).expect("the time is set");
+        let mut folders = vec![self.blob_dir().join(".incoming"), self.blob_dir().join(".multipart")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).expect("a folder of incoming uploads") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path.clone());
+                }
+                std::fs::File::open(&path)
+                    .and_then(|file| file.set_modified(hour_ago))
+                    .expect("the time is set");
+            }
         }
     }
 
@@ -360,7 +366,7 @@ impl TestEnv {
         faults: Faults,
     ) -> TestApp {
         if wharfinger::config::log_filter().is_some() {
-            wharfinger::telemetry::log_to_stderr("info");
+            wharfinger::telemetry::log_to_stderr("info", "test");
         }
         let flags = Flags { config: None, overrides: settings };
         let values = Values::read(&flags).expect("known settings");
@@ -369,7 +375,8 @@ impl TestEnv {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         faults.pause(true);
-        let mut app = App::open(settings, &secrets, self.clock.clone(), faults.clone(), url.clone())
+        let public_url = settings.public_url.clone().unwrap_or_else(|| url.clone());
+        let mut app = App::open(settings, &secrets, self.clock.clone(), faults.clone(), public_url)
             .await
             .expect("the app opens");
         faults.pause(false);

@@ -25,7 +25,7 @@ pub(super) async fn check(settings: &Settings, catalog: Option<&Catalog>, findin
 }
 
 /// `--accept-store`: the store belongs to this catalog.
-pub(super) async fn accept(settings: &Settings, catalog: &Catalog, now: UnixMs) -> Finding {
+pub(super) async fn accept_store(settings: &Settings, catalog: &Catalog, now: UnixMs) -> Finding {
     let accepted = match settings.blobs.connect().await {
         Err(error) => Err(error.to_string()),
         Ok(Some(blobs)) => store::accept(catalog, &StoreRef::store(&settings.blobs, &*blobs), now)

@@ -15,6 +15,7 @@ use tokio_util::io::ReaderStream;
 use wharfinger_lifecycle::checksum::to_hex;
 use wharfinger_lifecycle::retry::Backoff;
 
+use super::super::remote::{Peer, connection_error};
 use super::batch::CallBatch;
 use super::files::LocalFile;
 use super::parts::Multipart;
@@ -349,12 +350,6 @@ pub(super) async fn server_answer(request: RequestBuilder) -> Result<Value, Call
     answer(request, Peer::Server).await
 }
 
-#[derive(Clone, Copy)]
-enum Peer {
-    Server,
-    Store,
-}
-
 async fn answer(request: RequestBuilder, peer: Peer) -> Result<Value, CallError> {
     let failed = |error| CallError::Retryable(connection_error(&error, peer));
     let response = request.send().await.map_err(failed)?;
@@ -372,29 +367,6 @@ async fn answer(request: RequestBuilder, peer: Peer) -> Result<Value, CallError>
         return Err(CallError::Retryable(message));
     }
     Err(CallError::Final { code: body["code"].as_str().unwrap_or_default().to_owned(), message })
-}
-
-/// Without the path of the URL: that of a store is a secret.
-fn connection_error(error: &reqwest::Error, peer: Peer) -> String {
-    let address = error.url().map(|url| url.origin().ascii_serialization()).unwrap_or_default();
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    let is_refused = cause
-        .downcast_ref::<std::io::Error>()
-        .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
-    match peer {
-        Peer::Server if error.is_connect() && is_refused => {
-            format!("No server at {address}. Is it running? Use --server URL.")
-        }
-        Peer::Server if error.is_connect() => {
-            format!("Cannot connect to {address}: {cause}. Check --server.")
-        }
-        Peer::Store if error.is_connect() => format!("Cannot connect to the store at {address}: {cause}"),
-        Peer::Server | Peer::Store if error.is_timeout() => format!("No answer from {address} in time"),
-        Peer::Server | Peer::Store => format!("The connection to {address} was lost: {cause}"),
-    }
 }
 
 async fn hash(file: &LocalFile) -> std::io::Result<String> {

@@ -85,6 +85,13 @@ impl Client {
             let counted = bar.counter();
             let outcome = self.put_part(file, part_size, part, &counted).await;
             match outcome {
+                // The file is complete: an earlier confirm has joined the parts. The next confirm checks it.
+                Err(CallError::Final { code, .. }) if code == "object_exists" => return Ok(()),
+                // Only fresh URLs help: this one has expired, the store has lost the upload, or another process sends it.
+                Err(CallError::Final { code, message }) if code == "url_expired" || code == "superseded" => {
+                    counted.subtract();
+                    return Err(CallError::Retryable(message));
+                }
                 Err(error) => {
                     counted.subtract();
                     if attempt >= TRIES_MAX || !matches!(error, CallError::Retryable(_)) {

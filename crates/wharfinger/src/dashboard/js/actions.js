@@ -173,6 +173,23 @@ const runSweep = (sweep, isDryRun, kind, label) => actionButton({
 export const runNow = (sweep, kind = "", label = "Run now") => runSweep(sweep, false, kind, label);
 export const dryRun = (sweep) => runSweep(sweep, true, "quiet", "Dry run");
 
+export const scanOrphans = () => actionButton({
+  key: "scan-orphans", label: "Scan now", describe: "Scan now for orphans",
+  dialog: {
+    title: "Scan the store for orphans now?",
+    text: ["The whole store is compared with the catalog. Nothing is deleted.", "Afterwards this page shows what the next cleanup would delete. The cleanup checks each object again."],
+    confirmLabel: "Scan now",
+  },
+  async run() {
+    const outcome = await post("/api/v2/uploads/orphans/scan");
+    await refetch.orphans();
+    refetch.sweeps();
+    const { total } = outcome.result.orphanBlobs;
+    const text = total ? `Scan finished: ${plural(total, "object")} would be deleted.` : "Scan finished: no object would be deleted.";
+    return { text, detail: outcome.error ?? `It took ${duration(outcome.duration)}.`, isBad: Boolean(outcome.error) };
+  },
+});
+
 export const setLimit = (quota, kind = "") => actionButton({
   key: `limit-${quota.tenant}`, label: "Set limit", describe: `Set limit of ${quota.tenant}`, kind,
   dialog: {

@@ -13,7 +13,7 @@ const NOTIFICATIONS_MAX = 50;
 
 const empty = () => ({
   connection: "connecting", isDisconnected: false, tenant: "", dashboard: null, trend: null, quota: null, cleanups: null, sweeps: null, spool: null,
-  serverError: "", stuck: null, deadLetters: null, orphans: null, pendingCleanups: null, notifications: null, tenants: null, keys: null, readiness: null, errors: {},
+  serverError: "", stuck: null, deadLetters: null, orphans: null, pendingCleanups: null, notifications: null, tenants: null, keys: null, audit: null, readiness: null, errors: {},
 });
 
 export const live = empty();
@@ -80,6 +80,7 @@ export const refetch = {
   notifications: list("notifications", `/api/v2/notifications?limit=${NOTIFICATIONS_MAX}`, { read: (answer) => answer.notifications }),
   tenants: list("tenants", "/api/v2/tenants?limit=1000", { isAllowed: isOperator, pauseMs: TENANTS_MS_MIN }),
   keys: list("keys", "/api/v2/keys?limit=200", { isAllowed: isOperator }),
+  audit: list("audit", "/api/v2/maintenance/audit?limit=50", { isAllowed: isAdmin }),
   sweeps: list("sweeps", "/api/v2/maintenance/sweeps", { isAllowed: isOperator }),
   spool: list("spool", "/api/v2/maintenance/spool", { isAllowed: isOperator }),
   dashboard: list("dashboard", () => `/api/v2/uploads/dashboard${tenantQuery("?")}`),
@@ -194,6 +195,7 @@ export function start() {
     refetch.deadLetters();
     if (isOperator()) refetch.tenants();
     if (live.keys) refetch.keys();
+    if (live.audit) refetch.audit();
     fetchReadiness();
   };
   refetch.notifications();

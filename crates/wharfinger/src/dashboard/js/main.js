@@ -14,6 +14,7 @@ import { problems } from "./problems.js";
 import { recovery } from "./recovery.js";
 import { current, isOperator, restoreSession, signIn, signOut, takeTokenFromUrl } from "./session.js";
 import { signInPage } from "./signin.js";
+import { sweepPage } from "./sweep_runs.js";
 import { sweeps } from "./sweeps.js";
 import { applyTheme, themeSwitch } from "./theme.js";
 import { toast } from "./toasts.js";
@@ -44,6 +45,7 @@ function decode(part) {
 function route() {
   const [name = "", wanted = ""] = location.hash.replace(/^#\/?/, "").split("/");
   if (name === "files" && wanted) return [filePage, decode(wanted)];
+  if (name === "sweeps" && wanted && isOperator()) return [sweepPage, decode(wanted)];
   const found = Object.hasOwn(PAGES, name) ? PAGES[name] : overview;
   return [found === sweeps && !isOperator() ? overview : found, ""];
 }
@@ -65,7 +67,7 @@ function navigate() {
 
 function links() {
   const list = [["", "Overview"], ["files", "Files"], ["upload", "Upload"], ["recovery", "Recovery"], ["maintenance", "Maintenance"], isOperator() && ["sweeps", "Sweeps"], ["notifications", "Notifications"]];
-  const shown = page === filePage ? files : page;
+  const shown = page === filePage ? files : page === sweepPage ? sweeps : page;
   const toRecover = (live.dashboard?.stuckFiles ?? 0) + (live.dashboard?.dlqDepth ?? 0);
   const sending = uploads.items.filter((item) => ["waiting", "sending", "confirming"].includes(item.state)).length;
   const counts = { recovery: toRecover, upload: sending };

@@ -1,6 +1,8 @@
-// The maintenance page: quotas, orphans, pending deletes, events on disk, and the state of the backends.
+// The maintenance page: quotas, orphans, pending and finished deletes, events on disk, and the state of the backends.
 
-import { runNow, setLimit, triggerCleanup } from "./actions.js";
+import { runNow, scanOrphans, setLimit, triggerCleanup } from "./actions.js";
+import { auditSection } from "./audit.js";
+import { deletionsSection, openDeletions } from "./deletions.js";
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
 import { keysSection } from "./keys.js";
@@ -38,17 +40,19 @@ export function orphansSection() {
   const report = live.orphans;
   if (!report) return section("orphans", "Orphans", loading("orphans"));
   const { orphanBlobs, abandonedUploads, missingBlobs } = report;
-  const sweep = isOperator() && runNow({ name: "orphan-cleanup", meaning: sweepMeaning("orphan-cleanup") }, "", "Scan and clean up now");
+  const tools = isOperator() && [scanOrphans(), runNow({ name: "orphan-cleanup", meaning: sweepMeaning("orphan-cleanup") }, "", "Clean up now")];
+  const sample = (blob, name) => h("li", { "data-key": blob.key }, name, h("code", {}, blob.key), h("span", { class: "muted" }, `${bytes(blob.size)} · ${duration(blob.age)} old`));
+  const more = (found) => (found.count > found.details.length ? h("li", { class: "muted" }, `${number(found.count - found.details.length)} more`) : null);
   return section("orphans", "Orphans", [
     h("dl", { class: "figures" },
       figure("Objects without a file", number(orphanBlobs.count), bytes(orphanBlobs.totalSize), orphanBlobs.count ? "warn" : ""),
       figure("Files without an object", number(missingBlobs.count), "bytes are missing", missingBlobs.count ? "bad" : ""),
       figure("Abandoned uploads", number(abandonedUploads.count), abandonedUploads.count ? `oldest ${duration(abandonedUploads.oldestAge)}` : "never confirmed")),
-    missingBlobs.samples.length ? h("details", { open: true }, h("summary", {}, `Files without an object: ${plural(missingBlobs.samples.length, "sample")}`),
-      h("ul", { class: "samples" }, missingBlobs.samples.map((blob) => h("li", { "data-key": blob.fileId }, h("a", { href: `#/files/${blob.fileId}` }, blob.fileName), h("code", {}, blob.filePath))))) : null,
-    orphanBlobs.samples.length ? h("details", {}, h("summary", {}, `Objects without a file: ${plural(orphanBlobs.samples.length, "sample")}`),
-      h("ul", { class: "samples" }, orphanBlobs.samples.map((blob) => h("li", { "data-key": blob.filePath }, h("code", {}, blob.filePath), h("span", { class: "muted" }, `${bytes(blob.size)} · `, time(blob.lastModified)))))) : null,
-  ], { tools: sweep, hint: report.lastScanTime ? ["Found by the last scan of the store (", time(report.lastScanTime), ") and not repaired yet."] : "The store has not been scanned yet." });
+    missingBlobs.details.length ? h("details", { open: true }, h("summary", {}, `Files without an object: ${plural(missingBlobs.details.length, "sample")}`),
+      h("ul", { class: "samples" }, missingBlobs.details.map((blob) => sample(blob, h("a", { href: `#/files/${blob.fileId}` }, blob.fileName))), more(missingBlobs))) : null,
+    orphanBlobs.details.length ? h("details", { "data-key": "would-be-deleted" }, h("summary", {}, `The next cleanup would delete ${plural(orphanBlobs.count, "object")}`),
+      h("ul", { class: "samples" }, orphanBlobs.details.map((blob) => sample(blob, blob.fileName)), more(orphanBlobs))) : null,
+  ], { tools, hint: report.lastScanTime ? ["Found by the last scan of the store (", time(report.lastScanTime), ") and not repaired yet."] : "The store has not been scanned yet." });
 }
 
 export function cleanupsSection(most = 100) {
@@ -98,9 +102,15 @@ export function backendsSection() {
 
 export const maintenance = {
   title: "Maintenance",
-  enter: () => isOperator() && refetch.keys(),
+  enter() {
+    if (isOperator()) refetch.keys();
+    if (isAdmin()) {
+      openDeletions();
+      refetch.audit();
+    }
+  },
   render: () => [
     h("h1", {}, "Maintenance"),
-    h("div", { class: "columns" }, quotaSection(), orphansSection(), isOperator() && spoolSection(), backendsSection(), isAdmin() && cleanupsSection(), isOperator() && keysSection()),
+    h("div", { class: "columns" }, quotaSection(), orphansSection(), isOperator() && spoolSection(), backendsSection(), isAdmin() && cleanupsSection(), isAdmin() && deletionsSection(), isOperator() && keysSection(), isAdmin() && auditSection()),
   ],
 };

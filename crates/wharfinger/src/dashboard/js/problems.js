@@ -32,6 +32,14 @@ function backendProblems() {
   });
 }
 
+/** Stages whose files wait because no worker asks for their jobs. */
+function stageProblems() {
+  return (live.readiness?.warnings ?? []).map((warning) => ({
+    key: `warning-${warning.split(",")[0]}`, kind: "bad", href: "#/recovery",
+    title: "A stage has no worker", detail: sentence(warning),
+  }));
+}
+
 /** The listed files whose job will not continue by itself. The others only wait in a queue or are being processed. */
 export const filesWithProblem = (stuck) => stuck?.files.filter((file) => file.problem) ?? [];
 
@@ -126,7 +134,7 @@ function storeProblems() {
   return [{
     key: "missing", kind: "bad", href: "#/maintenance",
     title: missing === 1 ? "The bytes of 1 file are missing" : `The bytes of ${number(missing)} files are missing`,
-    detail: `“${live.orphans.missingBlobs.samples[0]?.fileName}” is in the catalog, but its object is not in the store. Restore the object from a backup, or delete the file.`,
+    detail: `“${live.orphans.missingBlobs.details[0]?.fileName}” is in the catalog, but its object is not in the store. Restore the object from a backup, or delete the file.`,
   }];
 }
 
@@ -155,7 +163,7 @@ function connectionProblems() {
   }];
 }
 
-const CHECKS = [connectionProblems, backendProblems, stuckProblems, waitingProblems, deadLetterProblems, cleanupProblems, storeProblems, spoolProblems, quotaProblems, sweepProblems];
+const CHECKS = [connectionProblems, backendProblems, stageProblems, stuckProblems, waitingProblems, deadLetterProblems, cleanupProblems, storeProblems, spoolProblems, quotaProblems, sweepProblems];
 
 export function problems() {
   const rank = { bad: 0, warn: 1 };

@@ -17,7 +17,7 @@ function result(sweep) {
 function sweepsTable() {
   if (!live.sweeps) return loading("sweeps");
   return table("Sweeps", [
-    { name: "Sweep", isHead: true, cell: (sweep) => h("div", {}, h("span", { class: "name" }, sweep.name), h("p", { class: "muted small" }, sweepMeaning(sweep.name))) },
+    { name: "Sweep", isHead: true, cell: (sweep) => h("div", {}, h("a", { class: "name", href: `#/sweeps/${sweep.name}` }, sweep.name), h("p", { class: "muted small" }, sweepMeaning(sweep.name))) },
     { name: "Last run", cell: (sweep) => h("div", {}, time(sweep.lastRun), sweep.duration === null ? null : h("p", { class: "muted nowrap" }, `took ${duration(sweep.duration)}`)) },
     { name: "Result", cell: result },
     { name: "Next run", cell: (sweep) => h("div", {}, time(sweep.nextRun), h("p", { class: "muted nowrap" }, h("code", {}, sweep.schedule), " UTC")) },
@@ -30,5 +30,5 @@ function sweepsTable() {
 
 export const sweeps = {
   title: "Sweeps",
-  render: () => [h("h1", {}, "Sweeps"), section("sweeps", "All sweeps", sweepsTable(), { wide: true, hint: "Each sweep finds problems and repairs them, on its schedule or now. A dry run changes nothing." })],
+  render: () => [h("h1", {}, "Sweeps"), section("sweeps", "All sweeps", sweepsTable(), { wide: true, hint: "Each sweep finds problems and repairs them, on its schedule or now. A dry run changes nothing. Open a sweep to see its last runs." })],
 };

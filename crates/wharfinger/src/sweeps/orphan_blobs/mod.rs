@@ -1,13 +1,12 @@
 //! Fault: an object without a live row (a late PUT, a manual change or a bug), and a row whose object is missing. Compares the
 //! whole store with the catalog, queues cleanups for orphans, and reports missing objects. Nothing is deleted if the store
-//! may belong to another catalog, or if the share of orphans is above a limit.
+//! may belong to another catalog, or if the share of orphans is above a limit. A dry run keeps its findings to be shown. A
+//! real scan deletes only what it has found itself.
 
 mod compare;
 mod ranges;
 mod scan;
 mod scan_store;
-
-use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -21,7 +20,7 @@ use crate::core::Core;
 use crate::core::VerbError;
 use crate::store::{self, ClaimError, StoreState};
 use scan::Scan;
-use scan_store::{ScanStore, or_taken_over};
+use scan_store::{SAMPLES_MAX, ScanStore, or_taken_over};
 
 /// A stopped scan is resumed during this time. After that, too much may have changed.
 const RESUME_MS_MAX: i64 = 86_400_000;
@@ -155,17 +154,14 @@ async fn scan(
     options: ScanOptions,
     marked_at: UnixMs,
 ) -> Result<Outcome, VerbError> {
-    if lease.is_dry_run() {
-        return scan_dry(core, lease, options, marked_at).await;
-    }
     let started = resume_or_start(core, lease, options, marked_at).await?;
-    let store = ScanStore::Catalog { catalog: &lease.catalog, scan: started.id.clone() };
+    let store = ScanStore { catalog: &lease.records, scan: started.id.clone() };
     let ranges = started.ranges.len() as u64;
     let failed_ranges = Scan { core, lease, options, marked_at, store }.run(started.ranges).await?;
     if failed_ranges == ranges {
         return Err(VerbError::Unavailable("no part of the store could be compared; see the log".into()));
     }
-    let Some(scanned) = lease.catalog.unfinished_scan().await?.filter(|open| open.id == started.id) else {
+    let Some(scanned) = lease.records.unfinished_scan().await?.filter(|open| open.id == started.id) else {
         return Err(VerbError::TakenOver);
     };
     let mut totals = ScanTotals::default();
@@ -179,6 +175,12 @@ async fn scan(
         ..Outcome::default()
     };
     if lease.is_stopped() {
+        return Ok(outcome);
+    }
+    if lease.is_dry_run() {
+        outcome.stopped = too_many(core, totals);
+        outcome.samples = lease.records.found_keys(&scanned.id, SAMPLES_MAX).await?;
+        or_taken_over(lease.records.end_scan(&scanned.id, None, core.clock.now()).await)?;
         return Ok(outcome);
     }
     if let Some(why) = too_many(core, totals) {
@@ -209,7 +211,8 @@ async fn scan(
     Ok(outcome)
 }
 
-/// Resumes a stopped scan if it has the same store and settings, or starts a new one.
+/// Resumes a stopped scan if it has the same store and settings, or starts a new one. A dry run and a real run never
+/// continue each other, and a dry run always starts a new one.
 async fn resume_or_start(
     core: &Core,
     lease: &SweepLease,
@@ -220,14 +223,16 @@ async fn resume_or_start(
     let store = core.catalog.fact("store").await?.unwrap_or_default();
     let grace_ms = core.settings.sweeps.orphan_grace_ms;
     let premise = format!("{store} {} since {marked_at} grace {grace_ms}", core.settings.blobs);
-    if let Some(open) = lease.catalog.unfinished_scan().await?
+    if !lease.is_dry_run()
+        && let Some(open) = lease.records.unfinished_scan().await?
+        && !open.is_dry_run
         && open.premise == premise
         && now.saturating_sub(open.started_at) < RESUME_MS_MAX
     {
         return Ok(open);
     }
     let ranges = cut(core, options).await?;
-    Ok(lease.catalog.begin_scan(&premise, ranges, now).await?)
+    Ok(lease.records.begin_scan(&premise, lease.is_dry_run(), ranges, now).await?)
 }
 
 async fn cut(core: &Core, options: ScanOptions) -> Result<Vec<ScanRange>, VerbError> {
@@ -267,7 +272,8 @@ async fn delete_found(
         if !lease.should_continue(core) {
             return Ok(());
         }
-        let batch = lease.catalog.queue_orphans(scan, &after, ORPHANS_PER_STEP, core.clock.now()).await?;
+        let now = core.clock.now();
+        let batch = lease.catalog.queue_orphans(scan, &after, ORPHANS_PER_STEP, JOB, now).await?;
         outcome.skipped += batch.skipped;
         if batch.skipped > 0 {
             tracing::info!(
@@ -283,7 +289,7 @@ async fn delete_found(
         }
     }
     or_taken_over(lease.catalog.end_scan(scan, None, core.clock.now()).await)?;
-    let queued = lease.catalog.orphan_cleanups(scan).await?.queued;
+    let queued = lease.catalog.orphan_cleanup_counts(scan).await?.queued;
     if queued > 0 {
         core.wakeups.cleanup.notify_one();
         core.wakeups.other_processes.notify_one();
@@ -294,34 +300,9 @@ async fn delete_found(
             tracing::warn!(job = JOB, error = %error.with_cause(), "cannot delete orphans now, the cleanup sweep will do it");
         }
     }
-    let cleanups = lease.catalog.orphan_cleanups(scan).await?;
+    let cleanups = lease.catalog.orphan_cleanup_counts(scan).await?;
     outcome.total = cleanups.queued;
     outcome.deleted = cleanups.deleted;
     outcome.errors += cleanups.failed;
     Ok(())
-}
-
-async fn scan_dry(
-    core: &Core,
-    lease: &SweepLease,
-    options: ScanOptions,
-    marked_at: UnixMs,
-) -> Result<Outcome, VerbError> {
-    let scan = Scan { core, lease, options, marked_at, store: ScanStore::Memory(Mutex::default()) };
-    let failed_ranges = scan.run(cut(core, options).await?).await?;
-    let (totals, samples) = match scan.store {
-        ScanStore::Memory(totals) => totals.into_inner().unwrap_or_else(PoisonError::into_inner),
-        ScanStore::Catalog { .. } => Default::default(),
-    };
-    Ok(Outcome {
-        total: totals.found,
-        deleted: 0,
-        errors: failed_ranges,
-        foreign: totals.foreign,
-        stopped: too_many(core, totals),
-        samples,
-        listed: totals.listed,
-        missing: totals.missing,
-        skipped: 0,
-    })
 }

@@ -1,8 +1,6 @@
-//! Stores the findings of a scan: in the catalog, or for a dry run in memory, where only totals and a few keys are kept.
+//! Stores the findings of a scan in the catalog.
 
-use std::sync::{Mutex, PoisonError};
-
-use wharfinger_catalog::{Catalog, CatalogError, ScanProgress, ScanRange, ScanTotals};
+use wharfinger_catalog::{Catalog, CatalogError, ScanProgress, ScanRange};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::key::ObjectKey;
 
@@ -14,9 +12,9 @@ pub(super) const SAMPLES_MAX: usize = 20;
 /// Outdated findings that are removed in one transaction.
 const PURGE_MAX: usize = 500;
 
-pub(super) enum ScanStore<'c> {
-    Catalog { catalog: &'c Catalog, scan: String },
-    Memory(Mutex<(ScanTotals, Vec<String>)>),
+pub(super) struct ScanStore<'c> {
+    pub(super) catalog: &'c Catalog,
+    pub(super) scan: String,
 }
 
 /// Findings of a range that are not stored yet.
@@ -55,36 +53,22 @@ impl ScanStore<'_> {
             tracing::warn!(job = JOB, count = checkpoint.found.foreign, examples = ?examples, action = "kept",
                 "foreign objects kept");
         }
-        match self {
-            ScanStore::Memory(totals) => {
-                let (totals, samples) = &mut *totals.lock().unwrap_or_else(PoisonError::into_inner);
-                *totals += ScanTotals {
-                    listed: checkpoint.found.listed,
-                    found: checkpoint.found.orphans.len() as u64,
-                    foreign: checkpoint.found.foreign,
-                    missing: checkpoint.found.missing.len() as u64,
-                };
-                let left = SAMPLES_MAX.saturating_sub(samples.len());
-                samples.extend(checkpoint.found.orphans.into_iter().take(left).map(|orphan| orphan.key));
-            }
-            ScanStore::Catalog { catalog, scan } => {
-                let progress = ScanProgress {
-                    scan: scan.clone(),
-                    ordinal: range.ordinal,
-                    from: range.at.clone(),
-                    to: to.to_owned(),
-                    listed: checkpoint.found.listed,
-                    foreign: checkpoint.found.foreign,
-                    found: checkpoint.found.orphans,
-                    missing: checkpoint.found.missing,
-                    now,
-                };
-                match catalog.advance_scan(progress).await {
-                    Ok(new) => report_missing(&new),
-                    Err(CatalogError::Stale) => return Err(reload_position(catalog, scan, range).await?),
-                    Err(error) => return Err(error.into()),
-                }
-            }
+        let ScanStore { catalog, scan } = self;
+        let progress = ScanProgress {
+            scan: scan.clone(),
+            ordinal: range.ordinal,
+            from: range.at.clone(),
+            to: to.to_owned(),
+            listed: checkpoint.found.listed,
+            foreign: checkpoint.found.foreign,
+            found: checkpoint.found.orphans,
+            missing: checkpoint.found.missing,
+            now,
+        };
+        match catalog.advance_scan(progress).await {
+            Ok(new) => report_missing(&new),
+            Err(CatalogError::Stale) => return Err(reload_position(catalog, scan, range).await?),
+            Err(error) => return Err(error.into()),
         }
         range.at = to.to_owned();
         Ok(())
@@ -92,9 +76,8 @@ impl ScanStore<'_> {
 
     /// Marks a range as done.
     pub(super) async fn finish(&self, range: &mut ScanRange) -> Result<(), VerbError> {
-        if let ScanStore::Catalog { catalog, scan } = self {
-            while !or_taken_over(catalog.finish_range(scan, range.ordinal, PURGE_MAX).await)? {}
-        }
+        let ScanStore { catalog, scan } = self;
+        while !or_taken_over(catalog.finish_range(scan, range.ordinal, PURGE_MAX).await)? {}
         range.is_done = true;
         Ok(())
     }

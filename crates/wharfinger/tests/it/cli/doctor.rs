@@ -28,10 +28,10 @@ fn a_healthy_installation_passes_every_check() {
     place.run(&["migrate"]).expect(0);
     let ran = place.run(&["doctor", "--json"]).expect(0);
     let names: Vec<String> = checks(&ran).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["settings", "tokens", "catalog", "blobs", "search", "audit", "cleanups"]);
+    assert_eq!(names, ["settings", "tokens", "catalog", "blobs", "search", "audit", "cleanups", "stages"]);
     assert_eq!(failed_checks(&ran), Vec::<String>::new());
     let plain = place.run(&["doctor"]).expect(0).stdout;
-    assert_eq!(plain.lines().filter(|line| line.starts_with("ok ")).count(), 7, "{plain}");
+    assert_eq!(plain.lines().filter(|line| line.starts_with("ok ")).count(), 8, "{plain}");
 }
 
 /// If doctor created a database or a store on an unmounted mount point, it would later pass for the real one.

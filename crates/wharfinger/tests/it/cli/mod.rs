@@ -13,4 +13,5 @@ pub mod serve;
 mod settings;
 mod stopping;
 mod sweep;
+mod tail;
 mod token;

@@ -58,6 +58,8 @@ fn an_invalid_value_is_reported_with_its_key() {
         ("WHARFINGER_JWKS_FILE", "/nowhere/jwks.json"),
         ("DEFAULT_TENANT_QUOTA_BYTES", "-1"),
         ("MAX_FILE_SIZE_BYTES", "0"),
+        ("UPLOAD_ALLOWED_TYPES", "image/png,pdf"),
+        ("TENANT_REQUESTS_PER_SECOND", "-1"),
         ("UNCONFIRMED_LIMIT_PERCENT", "0"),
         ("UPLOAD_WINDOW_MS", "an hour"),
         ("UPLOAD_GRACE_MS", "-1"),

@@ -1,10 +1,10 @@
 //! `wharfinger sweep`: with and without `--dry-run`, as text and as JSON.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 
-use super::program::Place;
+use super::program::{Place, Served};
 
 /// Starts and stops a server, so that the schema exists.
 fn create_schema(place: &Place) {
@@ -27,6 +27,24 @@ fn a_sweep_runs_and_prints_its_result() {
     assert!(text.contains("nothing was changed") && text.contains("  expiredBatches: 0"), "{text}");
     let text = place.run(&["sweep", "quota-sync"]).expect(0).stdout;
     assert!(text.contains("quota-sync: done") && text.contains("  driftBytes: 0"), "{text}");
+
+    let server =
+        place.serve(&[("QUOTA_SYNC_SCHEDULE", "0 0 1 1 *"), ("BATCH_TIMEOUT_SCHEDULE", "0 0 1 1 *")]);
+    for (sweep, is_dry_run) in [("quota-sync", false), ("batch-timeout", true)] {
+        let runs = runs(&place, &server, sweep);
+        let run = runs.iter().find(|run| run["by"] == "command line");
+        assert_eq!(run.map(|run| run["dryRun"] == is_dry_run), Some(true), "{sweep}: {runs:?}");
+    }
+}
+
+/// The history of a sweep, from the server.
+fn runs(place: &Place, server: &Served, sweep: &str) -> Vec<Value> {
+    let path = format!("{}/api/v2/maintenance/sweeps/{sweep}/runs", server.url);
+    let bearer = format!("Authorization: Bearer {}", place.token("ops", "op", "operator"));
+    let curl =
+        std::process::Command::new("curl").args(["-sS", "--noproxy", "*", "-H", &bearer, &path]).output();
+    let page: Value = serde_json::from_slice(&curl.expect("curl runs").stdout).expect("JSON");
+    page["runs"].as_array().expect("a list").clone()
 }
 
 #[test]

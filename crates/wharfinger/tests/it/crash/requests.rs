@@ -28,9 +28,14 @@ pub async fn run_sweep(server: &TestApp, sweep: Sweep) -> Option<Answer> {
 
 /// The grant of an earlier server with the address of this one.
 pub fn on_this_server(grant: &serde_json::Value, server: &TestApp) -> serde_json::Value {
+    let here = |url: &serde_json::Value| {
+        let path = url.as_str().expect("an upload URL").split_once("/blobs/").expect("a local URL").1;
+        serde_json::Value::from(format!("{}/blobs/{path}", server.url))
+    };
     let mut grant = grant.clone();
-    let url = grant["uploadUrl"].as_str().expect("an upload URL");
-    let path = url.split_once("/blobs/").expect("a local URL").1;
-    grant["uploadUrl"] = format!("{}/blobs/{path}", server.url).into();
+    match grant["multipart"]["parts"].as_array_mut() {
+        Some(parts) => parts.iter_mut().for_each(|part| part["url"] = here(&part["url"])),
+        None => grant["uploadUrl"] = here(&grant["uploadUrl"]),
+    }
     grant
 }

@@ -32,9 +32,9 @@ const CONTRACT: [(&str, &str, &[&str]); 39] = [
     ("dlq_oldest_age_seconds", "gauge", &[]),
     ("pending_cleanups", "gauge", &["state"]),
     ("sweep_last_success_timestamp_seconds", "gauge", &["sweep"]),
-    ("sweep_next_run_timestamp_seconds", "gauge", &["sweep"]),
-    ("sweep_running", "gauge", &["sweep"]),
-    ("sweep_last_run_failed", "gauge", &["sweep"]),
+    ("wharfinger_sweep_next_run_timestamp_seconds", "gauge", &["sweep"]),
+    ("wharfinger_sweep_running", "gauge", &["sweep"]),
+    ("wharfinger_sweep_last_run_failed", "gauge", &["sweep"]),
     ("stuck_files", "gauge", &[]),
     ("dlq_events_enqueued_total", "counter", &[]),
     ("dlq_events_reuploaded_total", "counter", &[]),
@@ -44,14 +44,14 @@ const CONTRACT: [(&str, &str, &[&str]); 39] = [
     ("dlq_size_bytes", "gauge", &[]),
     ("quota_drift_bytes", "gauge", &[]),
     ("http_request_duration_seconds", "histogram", &["method", "route", "status"]),
-    ("pipeline_queue_depth", "gauge", &["queue"]),
-    ("dead_letters", "gauge", &[]),
-    ("active_batches", "gauge", &[]),
-    ("orphan_blobs", "gauge", &[]),
-    ("missing_blobs", "gauge", &[]),
-    ("outbox_lines", "gauge", &["destination"]),
-    ("notification_deliveries_total", "counter", &["destination", "outcome"]),
-    ("pipeline_stages_ended_total", "counter", &["outcome"]),
+    ("wharfinger_pipeline_queue_depth", "gauge", &["queue"]),
+    ("wharfinger_dead_letters", "gauge", &[]),
+    ("wharfinger_active_batches", "gauge", &[]),
+    ("wharfinger_orphan_blobs", "gauge", &[]),
+    ("wharfinger_missing_blobs", "gauge", &[]),
+    ("wharfinger_outbox_lines", "gauge", &["destination"]),
+    ("wharfinger_notification_deliveries_total", "counter", &["destination", "outcome"]),
+    ("wharfinger_pipeline_stages_ended_total", "counter", &["outcome"]),
     ("wharfinger_broker_unknown_messages_total", "counter", &[]),
     ("wharfinger_rows_expired_total", "counter", &["table"]),
     ("wharfinger_outbox_lines_dropped_total", "counter", &["destination"]),
@@ -226,7 +226,7 @@ async fn alerts_and_panels_use_only_exposed_metrics() {
                 |metric: &str, label: &str| scrape.labels.get(metric).and_then(|labels| labels.get(label));
             scrape.labels.contains_key("resource_quota_refunded_bytes_total")
                 && scrape.labels.contains_key("resource_orphaned_files_cleaned_total")
-                && scrape.labels.contains_key("broker_up")
+                && scrape.labels.contains_key("wharfinger_broker_up")
                 && labels("sweep_last_success_timestamp_seconds", "sweep")
                     .is_some_and(|sweeps| sweeps.len() == 6)
                 && labels("http_request_duration_seconds_count", "route")

@@ -33,7 +33,7 @@ async fn the_database_admits_uploads_while_redis_is_down(database: Database) {
     let (owned_by_redis, epoch) = quota_owner(&env).await;
     assert_eq!(owned_by_redis, 1);
     let metrics = me.get("/metrics").await.body.to_string();
-    assert!(metrics.contains("quota_redis_away "), "the gauge exists before the first failure");
+    assert!(metrics.contains("wharfinger_quota_redis_away "), "the gauge exists before the first failure");
     redis.kill().expect("killed");
     me.upload("b", b"ten bytes!").await;
     let (owned_by_redis, epoch_without_redis) = quota_owner(&env).await;

@@ -259,6 +259,11 @@ async fn the_metrics_of_the_contract_are_exposed() {
     std::fs::create_dir_all(object.join("x")).expect("a folder in its place");
     me.delete(&format!("/api/v2/files/{deleted}")).await.expect(204);
     me.init("unconfirmed", 7).await.expect(201);
+    // Its owner gives this one up, so it is no orphan.
+    let batch = me.post("/api/v2/batches", json!({ "files": [{ "fileName": "given up", "size": 5 }] }));
+    let batch = batch.await.expect(201);
+    let cancel = format!("/api/v2/batches/{}/cancel", batch["batchId"].as_str().expect("an id"));
+    me.post(&cancel, json!({})).await.expect(200);
     env.advance(3_660_000);
     server.settle().await;
     let of_kept = env.blob_dir().join("uploads").join(tenant).join("u").join(&kept);
@@ -273,13 +278,16 @@ async fn the_metrics_of_the_contract_are_exposed() {
     let text = answer.text().await.expect("text");
     let of_tenant = |name: &str| sample(&text, &format!("{name}{{tenant_id=\"{tenant}\"}}"));
     assert_eq!(of_tenant("resource_orphaned_files_cleaned_total"), Some(1.0), "{text}");
-    assert_eq!(of_tenant("resource_quota_refunded_bytes_total"), Some(11.0));
+    assert_eq!(of_tenant("resource_quota_refunded_bytes_total"), Some(7.0));
     let failures = sample(&text, "resource_cleanup_failures_total{error_type=\"refused\"}");
     assert!(failures.is_some_and(|count| count >= 1.0), "{text}");
     assert_eq!(sample(&text, "file_pipeline_status{status=\"ready\"}"), Some(1.0));
     assert_eq!(sample(&text, "file_pipeline_status{status=\"registered\"}"), Some(0.0));
     assert!(!text.contains("file_pipeline_status{status=\"deleted\"}"), "deleted files are not counted");
-    assert_eq!((sample(&text, "missing_blobs "), sample(&text, "orphan_blobs ")), (Some(1.0), Some(0.0)));
+    assert_eq!(
+        (sample(&text, "wharfinger_missing_blobs "), sample(&text, "wharfinger_orphan_blobs ")),
+        (Some(1.0), Some(0.0))
+    );
     assert!(sample(&text, "orphan_blobs_deleted_total").is_some_and(|count| count >= 1.0), "{text}");
     assert_eq!(sample(&text, "pending_cleanups{state=\"pending\"}"), Some(1.0));
     assert_eq!(sample(&text, "pending_cleanups{state=\"exhausted\"}"), Some(0.0));

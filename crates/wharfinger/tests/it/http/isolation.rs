@@ -151,6 +151,9 @@ async fn a_worker_token_is_refused_by_all_user_calls() {
         (Method::POST, "/api/v1/maintenance/cleanup/trigger".to_owned()),
         (Method::GET, "/api/v1/maintenance/cleanup/status".to_owned()),
         (Method::GET, "/api/v1/maintenance/cleanup/pending".to_owned()),
+        (Method::GET, "/api/v2/maintenance/deletions".to_owned()),
+        (Method::GET, "/api/v2/maintenance/sweeps/quota-sync/runs".to_owned()),
+        (Method::POST, "/api/v2/uploads/orphans/scan".to_owned()),
     ]);
     for (method, path) in all {
         let request = worker.request(method, &path).json(&json!({ "fileName": "a", "size": 1 }));

@@ -108,3 +108,54 @@ async fn the_end_of_a_stage_is_logged_with_file_tenant_and_duration() {
     assert_eq!(done["fileId"], grant["fileId"]);
     assert!(done["durationMs"].is_u64(), "{done}");
 }
+
+/// Every line has the instance. A failed request names its file and its code, and no query.
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_requests_are_logged_with_method_path_status_code_and_file() {
+    let place = Place::new();
+    let served = place.serve(&[("INSTANCE_ID", "quay \"7\"")]);
+    let token = place.token("t", "u", "user");
+    let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let caller = Caller { http, server: &served.url, token: &token };
+    let (_, _, grant) = caller.call(Method::POST, "/api/v2/files/init", r#"{"fileName":"a","size":3}"#).await;
+    let file = grant["fileId"].as_str().expect("an id");
+    let path = format!("/api/v2/files/{file}/confirm");
+    assert_eq!(caller.call(Method::POST, &format!("{path}?note=x"), "").await.0, 409);
+    let upload = grant["uploadUrl"].as_str().expect("a URL").replace("size=3", "size=4");
+    assert_eq!(caller.call(Method::PUT, &upload, "abcd").await.0, 403);
+    assert_eq!(caller.call(Method::GET, "/api/v2/quota", "").await.0, 200);
+    assert!(served.terminate().success());
+    let log = place.log();
+    let lines: Vec<Value> =
+        log.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
+    assert!(!lines.is_empty() && lines.iter().all(|line| line["instance"] == "quay \"7\""), "{log}");
+    let refused: Vec<&Value> = lines.iter().filter(|line| line["message"] == "request refused").collect();
+    let [confirm, put] = refused.as_slice() else { panic!("two lines, not {refused:?}") };
+    assert_eq!(
+        (&confirm["method"], &confirm["path"], &confirm["status"], &confirm["code"], &confirm["fileId"]),
+        (&json!("POST"), &json!(path), &json!(409), &json!("object_missing"), &json!(file))
+    );
+    assert_eq!((&put["code"], &put["fileId"]), (&json!("bad_signature"), &json!(file)));
+    assert!(put["path"].as_str().is_some_and(|path| !path.contains('?')), "{put}");
+    assert!(confirm["durationMs"].is_u64(), "{confirm}");
+}
+
+/// `ACCESS_LOG=all` logs every request, and `none` only the faults of the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_access_log_has_all_requests_or_none() {
+    for (setting, expected) in [("all", vec![200, 404]), ("none", vec![])] {
+        let place = Place::new();
+        let served = place.serve(&[("ACCESS_LOG", setting)]);
+        let token = place.token("t", "u", "user");
+        let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+        let caller = Caller { http, server: &served.url, token: &token };
+        assert_eq!(caller.call(Method::GET, "/api/v2/quota", "").await.0, 200);
+        assert_eq!(caller.call(Method::GET, "/api/v2/nothing", "").await.0, 404);
+        assert!(served.terminate().success());
+        let log = place.log();
+        let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON line"));
+        let ours = lines.filter(|line| line["path"].as_str().is_some_and(|path| path.starts_with("/api/")));
+        let statuses: Vec<u64> = ours.filter_map(|line| line["status"].as_u64()).collect();
+        assert_eq!(statuses, expected, "{log}");
+    }
+}

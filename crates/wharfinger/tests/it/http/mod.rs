@@ -1,5 +1,6 @@
 //! The HTTP API: authentication, isolation between users, input checks, and answers to wrong requests.
 
+mod audit;
 mod auth;
 mod bad_input;
 mod claims;

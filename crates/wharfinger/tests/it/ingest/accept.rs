@@ -197,7 +197,7 @@ async fn stalled_bodies_of_one_tenant_leave_memory_for_another() {
         let _ = stream.write_all(&vec![b' '; 1_000_000]);
         stalled.push(stream);
     }
-    server.until("ingest_memory_bytes_free", |free| free < 2_500_000.0).await;
+    server.until("wharfinger_ingest_memory_bytes_free", |free| free < 2_500_000.0).await;
     let event = format!("{{\"id\":7,\"noise\":\"{}\"}}", "x".repeat(150_000));
     let other = server.sender_of("globex").send(event, &[]).await;
     assert_eq!(other.status(), StatusCode::ACCEPTED);

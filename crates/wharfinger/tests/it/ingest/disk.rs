@@ -50,7 +50,7 @@ async fn dropped_events_are_counted_and_logged() {
         EventServer::in_bucket(&[("INGEST_BATCH_EVENTS", "1000"), ("INGEST_ACK", "memory")]).await;
     let _mount = send_more_than_fits(&mut server, &proxy).await;
     server.until("dlq_events_dropped_total", |events| events > 0.0).await;
-    server.until("ingest_memory_bytes_free", |free| free == f64::from(256 << 20)).await;
+    server.until("wharfinger_ingest_memory_bytes_free", |free| free == f64::from(256 << 20)).await;
     let dropped = server.metric("dlq_events_dropped_total").await as usize;
     assert!(server.place.log().contains("\"level\":\"ERROR\""));
     assert!(server.place.log().contains("its events are dropped"));

@@ -44,7 +44,7 @@ async fn every_acknowledged_event_is_stored_once_after_an_outage() {
     server.until("dlq_files_current", |files| files == 0.0).await;
     assert_eq!(server.metric("dlq_events_dropped_total").await, 0.0);
     assert_eq!(server.metric("dlq_size_bytes").await, 0.0);
-    assert_eq!(server.metric("ingest_store_up").await, 1.0);
+    assert_eq!(server.metric("wharfinger_ingest_store_up").await, 1.0);
     server.terminate();
     assert_eq!(server.ids().await, up_to(all), "no duplicates");
     assert_eq!(below(&server.spool()).keys().filter(|name| name.contains(".jsonl")).count(), 0);
@@ -222,6 +222,8 @@ async fn a_full_spool_drops_and_counts_the_oldest_events() {
     server.until("dlq_events_enqueued_total", |events| events == 3_000.0).await;
     let dropped = server.metric("dlq_events_dropped_total").await as u64;
     assert!(dropped > 0 && dropped < 3_000 && dropped.is_multiple_of(100), "{dropped}");
+    // Each batch has 100 events.
+    assert_eq!(server.metric("dlq_files_expired_total").await as u64, dropped / 100);
     assert!(server.metric("dlq_size_bytes").await <= 4_096.0);
     assert!(server.place.log().contains("spool is full, oldest events dropped"));
     proxy.repair().expect("the network");

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use wharfinger::core::VerbError;
 use wharfinger::sweeps::{LEASE_MS, Sweep, SweepLease, apply_schedule, run_if_due, upload_window};
 use wharfinger::worker::Supervisor;
-use wharfinger_catalog::{Fence, SweepClaim, SweepClaimOutcome};
+use wharfinger_catalog::{Fence, RunStart, SweepClaim, SweepClaimOutcome};
 
 use crate::oracle;
 use crate::test_app::{Client, Database, TestApp, TestEnv, on_each_database};
@@ -33,6 +33,7 @@ async fn claim(server: &TestApp) -> Fence {
         now: server.app.core.clock.now(),
         lease_ms: LEASE_MS,
         only_if_due: true,
+        start: RunStart::default(),
     };
     match server.app.core.catalog.claim_sweep(claim).await.expect("claimed") {
         SweepClaimOutcome::Leased(fence) => fence,

@@ -32,8 +32,12 @@ async fn a_receiver_that_answers_410_gets_no_more_requests(database: Database) {
     );
     let metrics = server.http.get(format!("{}/metrics", server.url)).send().await.expect("an answer");
     let metrics = metrics.text().await.expect("text");
-    assert!(metrics.contains("notification_deliveries_total{destination=\"webhook\",outcome=\"dropped\"}"));
-    assert!(metrics.contains("outbox_lines{destination=\"webhook\"}"), "{metrics}");
+    assert!(
+        metrics.contains(
+            "wharfinger_notification_deliveries_total{destination=\"webhook\",outcome=\"dropped\"}"
+        )
+    );
+    assert!(metrics.contains("wharfinger_outbox_lines{destination=\"webhook\"}"), "{metrics}");
 
     // The webhook stays disabled after a restart. Another URL is enabled.
     server.crash().await;

@@ -103,7 +103,33 @@ async fn one_message_lists_all_deletes_that_failed_too_often(database: Database)
     assert!(text.contains("refused too often: 2.") && text.contains("uploads/t/u/"), "{text}");
 }
 
+/// A sweep with errors is reported once, until it has succeeded again.
+async fn a_sweep_with_errors_is_reported_once(database: Database) {
+    let slack = Receiver::start().await;
+    let env = alerting(database, &slack.url);
+    let server = env.start().await;
+    let run = async || {
+        env.advance(60_000);
+        let path = "/api/v2/maintenance/sweeps/orphan-cleanup/run";
+        server.operator().post(path, serde_json::json!({})).await.expect(200);
+        server.settle().await;
+    };
+    run().await;
+    assert_eq!(texts(&slack), Vec::<String>::new());
+    for _ in 0..2 {
+        let disk = env.unmount_disk();
+        run().await;
+        run().await;
+        disk.remount();
+        run().await;
+    }
+    let texts = texts(&slack);
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    assert!(texts.iter().all(|text| text.contains("The sweep orphan-cleanup had errors: ")), "{texts:?}");
+}
+
 on_each_database!(
+    a_sweep_with_errors_is_reported_once,
     a_quarantined_file_is_alerted,
     one_message_lists_all_deletes_that_failed_too_often,
     many_alerts_are_combined_into_one_message,

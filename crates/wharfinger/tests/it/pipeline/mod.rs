@@ -11,6 +11,7 @@ mod python;
 mod releasing;
 mod search;
 mod sharing;
+mod stage_workers;
 mod unreadable;
 mod workers;
 
@@ -23,7 +24,7 @@ use crate::test_app::Client;
 const ALL: &str = "scan,extract,chunk,embed";
 
 /// The EICAR test string, split so that scanners do not detect this source file.
-fn eicar() -> Vec<u8> {
+pub fn eicar() -> Vec<u8> {
     ["X5O!P%@AP[4\\PZX54(P^)7CC)7}$", "EICAR-STANDARD-ANTIVIRUS", "-TEST-FILE!$H+H*"].concat().into_bytes()
 }
 

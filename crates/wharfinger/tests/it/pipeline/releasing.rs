@@ -44,6 +44,10 @@ async fn a_released_file_continues_after_its_scan(database: Database) {
     assert_eq!(answer, json!({ "fileId": file, "status": "queued" }));
     let problem = release(&operator, &file).await.expect_problem(409, "not_quarantined");
     assert_eq!(problem["fileStatus"], "queued");
+    let log = operator.get("/api/v2/maintenance/audit").await.expect(200);
+    let [entry] = &log["entries"].as_array().expect("a list")[..] else { panic!("one entry: {log}") };
+    let logged = (&entry["action"], &entry["tenant"], &entry["subject"], &entry["detail"]["reason"]);
+    assert_eq!(logged, (&json!("file-released"), &json!("t"), &json!(file), &json!(REASON)));
     server.settle().await;
     let ready = me.file(&file).await;
     assert_eq!((&ready["status"], &ready["error"]), (&json!("ready"), &Value::Null), "{ready}");

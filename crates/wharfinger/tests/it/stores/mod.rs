@@ -1,4 +1,5 @@
-//! Direct uploads to S3 and Azure: what the store enforces, what confirm verifies, and which catalog owns the store.
+//! Direct uploads to S3 and Azure: what the store enforces, what confirm verifies, and which catalog owns the store. Large
+//! files in parts, also on local disk.
 
 mod marker;
 mod parts;
@@ -12,6 +13,7 @@ use crate::test_app::{Answer, Database, TestApp, TestEnv};
 enum Store {
     S3,
     Azure,
+    Disk,
 }
 
 /// The database and the store of a test.
@@ -26,6 +28,7 @@ impl Setup {
         match self.store {
             Store::S3 => TestEnv::on_s3(self.database, settings),
             Store::Azure => TestEnv::on_azure(self.database, settings),
+            Store::Disk => TestEnv::with(self.database, settings),
         }
     }
 }
@@ -50,6 +53,15 @@ macro_rules! on_each_store {
     };
 }
 use on_each_store;
+
+/// Also on local disk.
+macro_rules! on_each_store_and_disk {
+    ($($name:ident),* $(,)?) => {
+        on_each_store!($($name),*);
+        on_each_store!(@setup disk Sqlite Disk $($name)*);
+    };
+}
+use on_each_store_and_disk;
 
 #[track_caller]
 fn accepted(answer: &Answer) {

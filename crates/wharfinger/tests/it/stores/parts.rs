@@ -5,7 +5,10 @@ use serde_json::{Value, json};
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_stores::MultipartStore;
 
-use super::{LONG_MS, Setup, Store, accepted, bytes, downloaded, id_of, init_body, init_file, on_each_store};
+use super::{
+    LONG_MS, Setup, Store, accepted, bytes, downloaded, id_of, init_body, init_file, on_each_store,
+    on_each_store_and_disk,
+};
 use crate::oracle;
 use crate::test_app::{TestApp, TestEnv};
 
@@ -25,7 +28,14 @@ fn store(server: &TestApp) -> &dyn MultipartStore {
 
 async fn put_part(server: &TestApp, grant: &Value, number: usize, body: Vec<u8>) -> u16 {
     let url = grant["multipart"]["parts"][number - 1]["url"].as_str().expect("a URL");
-    server.http.put(url).body(body).send().await.expect("an answer").status().as_u16()
+    match server.http.put(url).body(body).send().await {
+        Ok(answer) => answer.status().as_u16(),
+        // Local disk refuses a request before its body is sent.
+        Err(error) => {
+            assert!(error.is_request() && server.app.core.disk.is_some(), "{error}");
+            400
+        }
+    }
 }
 
 fn part(whole: &[u8], number: usize) -> Vec<u8> {
@@ -73,7 +83,7 @@ async fn a_large_file_is_uploaded_in_parts(setup: Setup) {
     assert!(problem["detail"].as_str().expect("a text").ends_with("missing: 2"), "{problem}");
     let fresh = reissue(&server, &id).await;
     assert_eq!(uploaded(&fresh), [true, false, true]);
-    if setup.store == Store::S3 {
+    if setup.store != Store::Azure {
         assert!(
             put_part(&server, &fresh, 2, vec![0; PART - 1]).await >= 400,
             "the part has the wrong length"
@@ -86,7 +96,7 @@ async fn a_large_file_is_uploaded_in_parts(setup: Setup) {
     let (got, headers) = downloaded(&server, &id).await;
     assert!(got == whole);
     assert_eq!(headers["content-type"], "application/x-cargo");
-    if setup.store == Store::S3 {
+    if setup.store != Store::Azure {
         assert!(put_part(&server, &fresh, 2, part(&whole, 2)).await >= 400, "the upload is over");
     }
     oracle::all_is_healed(&env, &server).await;
@@ -245,7 +255,7 @@ async fn an_upload_with_all_parts_is_rescued(setup: Setup) {
     oracle::all_is_healed(&env, &server).await;
 }
 
-on_each_store!(
+on_each_store_and_disk!(
     a_large_file_is_uploaded_in_parts,
     the_checksum_over_all_parts_is_verified,
     an_ended_upload_leaves_no_parts,

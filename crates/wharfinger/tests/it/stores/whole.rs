@@ -177,6 +177,7 @@ async fn bytes_that_differ_from_the_init_request_are_refused(setup: Setup) {
     match setup.store {
         Store::S3 => assert_eq!(enforced, [true, true, true, false]),
         Store::Azure => assert_eq!(enforced, [false, false, true, false]),
+        Store::Disk => assert_eq!(enforced, [true, true, true, true]),
     }
     for wrong in [&b"1234"[..], b"123456", b""] {
         let grant = init_file(&server, init_body(5)).await;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use wharfinger::core::Role;
 use wharfinger::sweeps::{LEASE_MS, Sweep};
-use wharfinger_catalog::SweepClaim;
+use wharfinger_catalog::{RunStart, SweepClaim};
 
 use super::{dry_run, run_sweep, sweep};
 use crate::oracle;
@@ -73,6 +73,7 @@ async fn a_running_sweep_is_not_started_again(database: Database) {
         now: env.clock.now(),
         lease_ms: LEASE_MS,
         only_if_due: true,
+        start: RunStart::default(),
     };
     server.app.core.catalog.claim_sweep(claim).await.expect("an answer");
     let refused = run_sweep(&server, "upload-window", false).await.expect_problem(409, "sweep_running");

@@ -1,6 +1,8 @@
 //! Sweeps as operators see them: on schedule, manual and as a dry run. Also tests what each sweep deletes and keeps.
 
 mod abandoned_uploads;
+mod deletions;
+mod history;
 mod manual_runs;
 mod old_failures;
 mod old_quarantine;

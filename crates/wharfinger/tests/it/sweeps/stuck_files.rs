@@ -300,6 +300,7 @@ async fn claim(server: &TestApp) -> Fence {
         now: server.app.core.clock.now(),
         lease_ms: LEASE_MS,
         only_if_due: true,
+        start: wharfinger_catalog::RunStart::default(),
     };
     match server.app.core.catalog.claim_sweep(claim).await.expect("an answer") {
         SweepClaimOutcome::Leased(fence) => fence,

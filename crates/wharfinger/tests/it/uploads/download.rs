@@ -175,9 +175,12 @@ async fn typed(me: &Client<'_>, name: &str, content_type: &str, bytes: &[u8]) ->
     sent(me, json!({ "fileName": name, "size": bytes.len(), "contentType": content_type }), bytes).await
 }
 
-/// Uploaded and confirmed. Azure answers the upload with 201.
+/// Uploaded and confirmed. Azure answers the upload with 201. A file of no declared type is sent to the store as a page.
 async fn sent(me: &Client<'_>, init: Value, bytes: &[u8]) -> String {
-    let grant = me.post("/api/v2/files/init", init).await.expect(201);
+    let mut grant = me.post("/api/v2/files/init", init).await.expect(201);
+    if grant["headers"]["content-type"].is_null() {
+        grant["headers"]["content-type"] = json!("text/html");
+    }
     let status = me.server.put_bytes(&grant, bytes).await.status;
     assert!(status.is_success(), "{status}");
     me.confirm(&id(&grant)).await.expect(200);
@@ -234,6 +237,36 @@ async fn a_link_is_shown_inline_only_if_no_browser_can_run_it(env: TestEnv) {
         let disposition = answer.headers()["content-disposition"].to_str().expect("a text");
         assert!(disposition.starts_with("attachment;"), "{disposition}");
     }
+    for (content_type, policy) in [
+        // Safari shows no PDF with `sandbox`. Without `script-src`, nothing runs.
+        ("application/pdf", "default-src 'none'; style-src 'unsafe-inline'"),
+        (
+            "video/mp4",
+            "sandbox allow-same-origin; default-src 'none'; media-src 'self'; style-src 'unsafe-inline'",
+        ),
+        ("text/plain; charset=utf-16", "sandbox; default-src 'none'"),
+    ] {
+        let file = typed(&me, "a.html", content_type, b"<script>alert(1)</script>").await;
+        let shown = link(&me, &file, "&disposition=inline").await;
+        let answer = fetch(&server, Method::GET, url_of(&shown), &[]).await;
+        assert_eq!(answer.headers()["content-type"], content_type);
+        if env.is_local() {
+            assert_eq!(answer.headers()["content-security-policy"], policy, "{content_type}");
+            assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
+        }
+    }
+    // A page of the same origin could load these although they are attachments.
+    for (content_type, sent_as) in [
+        ("text/javascript; charset=utf-8", "application/octet-stream"),
+        ("text/css", "application/octet-stream"),
+        ("multipart/x-mixed-replace; boundary=x", "application/octet-stream"),
+        ("a/b;c, text/javascript", "a/b"),
+    ] {
+        let file = typed(&me, "a", content_type, b"alert(1)").await;
+        let saved = link(&me, &file, "").await;
+        let answer = fetch(&server, Method::GET, url_of(&saved), &[]).await;
+        assert_eq!(answer.headers()["content-type"], sent_as, "{content_type}");
+    }
     let untyped = sent(&me, json!({ "fileName": "a", "size": 3 }), b"abc").await;
     me.get(&format!("/api/v2/files/{untyped}/download?disposition=inline"))
         .await
@@ -254,7 +287,9 @@ async fn a_link_is_shown_inline_only_if_no_browser_can_run_it(env: TestEnv) {
     // The longest life that a store can sign.
     let week = link(&me, &untyped, "&expiresIn=604800").await;
     assert_eq!(week["expiresAt"], "2025-06-22T15:06:40.000Z");
-    assert_eq!(fetch(&server, Method::GET, url_of(&week), &[]).await.status(), 200);
+    let answer = fetch(&server, Method::GET, url_of(&week), &[]).await;
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["content-type"], "application/octet-stream");
     if env.is_local() {
         env.advance(604_800_000 - 1);
         assert_eq!(fetch(&server, Method::GET, url_of(&week), &[]).await.status(), 200);

@@ -8,6 +8,7 @@ mod idempotency;
 mod incoming;
 mod life;
 mod listing;
+mod parts;
 mod quota;
 mod restore;
 mod rules;

@@ -46,8 +46,11 @@ async fn a_list_of_types_holds_for_names_and_for_bytes(env: TestEnv) {
         let file = uploaded(&me, name, content_type, bytes).await;
         me.confirm(&file).await.expect(200);
     }
+    // Almost the whole head is white space.
+    let late_page = [&[b' '; 8_000][..], HTML].concat();
     for (name, content_type, bytes, found) in [
         ("page.png", "image/png", HTML, json!("text/html")),
+        ("late.txt", "text/plain", &late_page, json!("text/html")),
         ("page.txt", "text/plain", HTML, json!("text/html")),
         ("noise.png", "image/png", b"\0\x01\x02".as_slice(), Value::Null),
         ("archive.txt", "text/plain", b"PK\x03\x04\0\0\0\0", json!("application/zip")),
@@ -142,6 +145,13 @@ async fn operators_set_rules_of_single_tenants(database: Database) {
     let neighbour = server.as_user("t2", "u", Role::User);
     neighbour.post("/api/v2/files/init", typed("a.png", "image/png", PNG)).await.expect(201);
 
+    // A list with `*/*` lifts the default, also for files of no type.
+    operator.put(POLICY, json!({ "allowedTypes": ["*/*"] })).await.expect(200);
+    let untyped = me.init("untyped", 3).await.expect(201);
+    server.put_bytes(&untyped, b"abc").await.expect(200);
+    me.confirm(&id(&untyped)).await.expect(200);
+    operator.put(POLICY, json!({ "allowedTypes": ["application/zip"] })).await.expect(200);
+
     // An absent field is kept, `null` clears it.
     let set = operator.put(POLICY, json!({ "maxFileSizeBytes": null })).await.expect(200);
     assert_eq!((&set["allowedTypes"], &set["maxFileSizeBytes"]), (&json!(["application/zip"]), &Value::Null));
@@ -188,4 +198,33 @@ async fn a_tenant_sends_only_so_many_requests(database: Database) {
     }
 }
 
-on_each_database!(on_local_disk, operators_set_rules_of_single_tenants, a_tenant_sends_only_so_many_requests);
+/// Many requests at once: while one of them reads the tenant's rules, the others must not get the default.
+async fn a_tenants_first_requests_have_its_own_rate(database: Database) {
+    let env = TestEnv::with(database, &[("TENANT_REQUESTS_PER_SECOND", "1")]);
+    env.start().await.operator().put(POLICY, json!({ "requestsPerSecond": 100 })).await.expect(200);
+    let statuses = async |me: &Client<'_>| {
+        let answers = futures::future::join_all((0..40).map(|_| me.get("/api/v2/quota"))).await;
+        answers.into_iter().map(|answer| answer.status.as_u16()).collect::<Vec<_>>()
+    };
+    let server = env.start().await;
+    let me = server.me();
+    assert_eq!(statuses(&me).await, [200; 40], "after a start");
+    env.advance(1_000);
+    // The cached rules are too old.
+    env.advance(5_000);
+    assert_eq!(statuses(&me).await, [200; 40], "after five seconds");
+    env.advance(1_000);
+    server.operator().put(POLICY, json!({ "maxFileSizeBytes": 10 })).await.expect(200);
+    assert_eq!(statuses(&me).await, [200; 40], "after a change");
+    env.advance(1_000);
+    server.operator().put(POLICY, json!({ "requestsPerSecond": 3 })).await.expect(200);
+    let allowed = statuses(&me).await.into_iter().filter(|status| *status == 200).count();
+    assert_eq!(allowed, 3, "a lower rate applies at once");
+}
+
+on_each_database!(
+    on_local_disk,
+    operators_set_rules_of_single_tenants,
+    a_tenant_sends_only_so_many_requests,
+    a_tenants_first_requests_have_its_own_rate,
+);

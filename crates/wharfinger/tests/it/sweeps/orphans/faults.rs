@@ -12,7 +12,7 @@ use wharfinger::core::VerbError;
 use wharfinger::sweeps::orphan_blobs::run_with;
 use wharfinger::sweeps::{LEASE_MS, ManualRun, Sweep, SweepLease, SweepRunError, run_now};
 use wharfinger_calls::faults::{Fault, Faults};
-use wharfinger_catalog::{Fence, SweepClaim, SweepClaimOutcome};
+use wharfinger_catalog::{Fence, RunStart, SweepClaim, SweepClaimOutcome};
 
 const ORPHANS: u64 = 5;
 
@@ -89,6 +89,7 @@ async fn claim(server: &TestApp) -> Fence {
         now: server.app.core.clock.now(),
         lease_ms: LEASE_MS,
         only_if_due: true,
+        start: RunStart::default(),
     };
     match server.app.core.catalog.claim_sweep(claim).await.expect("an answer") {
         SweepClaimOutcome::Leased(fence) => fence,

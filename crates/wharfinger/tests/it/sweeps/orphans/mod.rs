@@ -2,6 +2,7 @@
 
 mod blobs;
 mod faults;
+mod on_demand;
 mod races;
 mod safeguards;
 mod stores;
@@ -18,7 +19,7 @@ use wharfinger_lifecycle::retry::Backoff;
 use crate::oracle;
 use crate::test_app::{TestApp, TestEnv};
 
-const DAY_MS: u64 = 86_400_000;
+pub const DAY_MS: u64 = 86_400_000;
 const HOUR_MS: i64 = 3_600_000;
 const UNLIMITED: (&str, &str) = ("ORPHAN_DELETE_LIMIT_PERCENT", "0");
 
@@ -49,7 +50,7 @@ async fn scan(server: &TestApp) -> Outcome {
 }
 
 /// Writes an object of this age directly into the local store, and makes the store's marker older than it.
-fn plant(env: &TestEnv, key: &str, age_ms: u64) {
+pub fn plant(env: &TestEnv, key: &str, age_ms: u64) {
     backdate_marker(env);
     plant_foreign(env, key, age_ms);
 }
@@ -79,7 +80,7 @@ fn exists(env: &TestEnv, key: &str) -> bool {
 }
 
 /// A valid upload key without a file.
-fn unknown_key(n: u64) -> String {
+pub fn unknown_key(n: u64) -> String {
     format!("uploads/t/u/00000000-0000-7000-8000-{n:012}")
 }
 

@@ -76,7 +76,7 @@ async fn a_missing_object_is_reported(env: TestEnv) {
     let seen = scan(&server).await;
     assert_eq!((seen.total, seen.missing), (0, 1));
     let shown = server.me().get("/api/v2/uploads/orphans").await.expect(200);
-    assert_eq!(shown["missingBlobs"]["samples"][0]["fileId"], file.as_str());
+    assert_eq!(shown["missingBlobs"]["details"][0]["fileId"], file.as_str());
 }
 
 /// The prefix of the other catalog starts with our prefix.

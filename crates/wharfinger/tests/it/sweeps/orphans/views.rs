@@ -2,7 +2,7 @@
 
 use super::{DAY_MS, HOUR_MS, UNKNOWN_DERIVED, plant, scan, unknown_key};
 use crate::test_app::{Client, Database, TestEnv, on_each_database};
-use serde_json::Value;
+use serde_json::{Value, json};
 use wharfinger::core::Role;
 
 async fn shown(client: &Client<'_>) -> Value {
@@ -23,7 +23,7 @@ async fn each_caller_sees_the_orphans_of_its_scope(database: Database) {
         (server.as_user("t2", "u", Role::User), server.as_user("t", "boss", Role::Admin));
     let before = shown(&me).await;
     assert_eq!((counts(&before), &before["lastScanTime"]), ((0, 0, 0), &Value::Null));
-    assert_eq!(before["abandonedUploads"]["oldestAge"], Value::Null);
+    assert_eq!(before["abandonedUploads"]["oldestAge"], 0);
 
     let kept = me.upload("kept", b"bytes").await;
     for missing in [me.upload("mine.pdf", b"bytes").await, colleague.upload("theirs.pdf", b"bytes").await] {
@@ -46,10 +46,17 @@ async fn each_caller_sees_the_orphans_of_its_scope(database: Database) {
     let mine = shown(&me).await;
     assert_eq!(counts(&mine), (2, 1, 1));
     assert_eq!(mine["orphanBlobs"]["totalSize"], 14);
-    assert_eq!(mine["orphanBlobs"]["samples"][1]["filePath"], unknown_key(0));
-    assert_eq!(mine["orphanBlobs"]["samples"][1]["size"], 7);
-    assert!(mine["orphanBlobs"]["samples"][1]["lastModified"].is_string());
-    assert_eq!(mine["missingBlobs"]["samples"][0]["fileName"], "mine.pdf");
+    assert_eq!(mine["orphanBlobs"]["samples"][1], unknown_key(0));
+    let mut orphan = mine["orphanBlobs"]["details"][1].clone();
+    let age = orphan["age"].take().as_i64().expect("a number");
+    // By the clock of the store, which is the machine's.
+    assert!((2 * DAY_MS as i64..3 * DAY_MS as i64).contains(&age), "{age}");
+    let expected = json!({ "key": unknown_key(0), "fileId": id, "fileName": null, "size": 7, "age": null });
+    assert_eq!(orphan, expected);
+    let missing = &mine["missingBlobs"]["details"][0];
+    assert_eq!(mine["missingBlobs"]["samples"], json!([missing["key"]]));
+    assert_eq!((&missing["fileName"], &missing["size"]), (&"mine.pdf".into(), &5.into()));
+    assert_eq!(missing["age"], DAY_MS, "since it was announced");
     assert_eq!(mine["abandonedUploads"]["oldestAge"], DAY_MS);
     assert!(mine["lastScanTime"].is_string());
     assert_eq!(counts(&shown(&colleague).await), (1, 0, 1));
