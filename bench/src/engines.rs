@@ -72,7 +72,7 @@ fn redis_benchmark(redis: &Redis, tenant: &TenantId) -> f64 {
     let hash = redis.cli(&["SCRIPT", "LOAD", RESERVE_SCRIPT]).expect("loaded");
     let mut command = redis.command("redis-benchmark");
     command.args(["-c", &CLIENTS.to_string(), "-n", &RESERVATIONS.to_string(), "--csv", "-r", "1000000000"]);
-    command.args(["EVALSHA", hash.trim(), "6"]).args(keys(tenant));
+    command.args(["EVALSHA", hash.trim(), "6"]).args(keys("", tenant));
     command.args(["bench", "__rand_int__", "1", &LIMIT.to_string()]);
     let ran = command.output().expect("redis-benchmark runs");
     let text = String::from_utf8_lossy(&ran.stdout).into_owned();

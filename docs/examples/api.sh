@@ -66,7 +66,8 @@ upload() {
   call 200 POST "/api/v2/files/$ID/confirm"
 }
 
-# If no process of the server scans files, this script does.
+# If no process of the server scans files, this script does, with this verdict.
+VERDICT=clean
 scan_one() {
   local before=$TOKEN job lease
   as "$WORKER_TOKEN"
@@ -76,7 +77,7 @@ scan_one() {
     job=$(field jobId) lease=$(field leaseToken)
     post 200 "/api/v2/workers/jobs/$job/heartbeat" "{\"leaseToken\":\"$lease\"}"
     has '"leaseUntil"'
-    post 200 "/api/v2/workers/jobs/$job/complete" "{\"leaseToken\":\"$lease\",\"output\":{\"verdict\":\"clean\"}}"
+    post 200 "/api/v2/workers/jobs/$job/complete" "{\"leaseToken\":\"$lease\",\"output\":{\"verdict\":\"$VERDICT\"}}"
     REFUSAL=lease_lost refused 409 POST "/api/v2/workers/jobs/$job/fail" -d "{\"leaseToken\":\"$lease\",\"error\":\"too late\"}"
   fi
   as "$before"
@@ -198,6 +199,22 @@ call 200 POST "/api/v2/dlq/$JOB/redrive"
 wait_until failed # it is still damaged
 call 204 DELETE "/api/v2/dlq/$JOB"
 get "/api/v2/notifications?limit=100"; has '"kind":"file-failed"'; has '"kind":"file-ready"'
+
+say "An infected file is quarantined; an operator releases a false alarm"
+VERDICT=infected
+upload eicar.txt 'X5O!P%@AP[4\PZX54(P^)7CC)7}$EICAR-''STANDARD-ANTIVIRUS-''TEST-FILE!$H+H*'
+wait_until quarantined
+VERDICT=clean
+has '"deletionDate"'
+REFUSAL=quarantined refused 409 GET "/api/v2/files/$ID/download"
+REFUSAL=forbidden refused 403 POST "/api/v2/files/$ID/release" -d '{"reason":"mine"}'
+as "$OPERATOR_TOKEN"
+post 200 "/api/v2/files/$ID/release" '{"reason":"a test file of scanners"}'; has '"status"'
+REFUSAL=not_quarantined refused 409 POST "/api/v2/files/$ID/release" -d '{"reason":"again"}'
+as "$USER_TOKEN"
+wait_until ready
+get "/api/v2/files/$ID/history"; has 'released: a test file of scanners'
+call 204 DELETE "/api/v2/files/$ID"
 
 say "Stuck files"
 get /api/v2/uploads/stuck; has '"total"'

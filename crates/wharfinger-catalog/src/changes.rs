@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use wharfinger_lifecycle::file::{Change, File};
 use wharfinger_lifecycle::id::{FileId, TenantId};
+use wharfinger_lifecycle::quarantine::QuarantineCause;
 use wharfinger_lifecycle::stage::{Stage, show_list};
 use wharfinger_lifecycle::text_status::TextStatus;
 
@@ -118,7 +119,7 @@ async fn lock(tx: &mut Tx<'_>, changes: &[Change]) -> Result<(), CatalogError> {
 /// A column of a file that can change: its name, its SQL type and its value.
 struct Column(&'static str, &'static str, fn(&File) -> Arg);
 
-const COLUMNS: [Column; 20] = [
+const COLUMNS: [Column; 21] = [
     Column("pipeline_status", "TEXT", |file| file.status.as_str().into()),
     Column("version", "BIGINT", |file| file.version.into()),
     Column("charged_bytes", "BIGINT", |file| signed(file.charged_bytes).into()),
@@ -138,6 +139,7 @@ const COLUMNS: [Column; 20] = [
     Column("stages", "TEXT", |file| file.stages.as_deref().map(show_list).into()),
     Column("stage", "TEXT", |file| file.stage.map(Stage::as_str).into()),
     Column("text_status", "TEXT", |file| file.text_status.map(TextStatus::as_str).into()),
+    Column("quarantine", "TEXT", |file| file.quarantine.map(QuarantineCause::as_str).into()),
     Column("failed_at", "BIGINT", |file| file.failed_at.into()),
     Column("warned_at", "BIGINT", |file| file.warned_at.into()),
     Column("metadata", "TEXT", |file| file.metadata.as_deref().into()),

@@ -52,8 +52,8 @@ pub use figures::dashboard::{COUNTED_MAX, Figures, Outcomes, RecentError, Status
 pub use files::batches::{BatchEndOutcome, BatchEnding};
 pub use files::history::history_lines_cut;
 pub use files::idempotency::IdempotencyKey;
-pub use files::rows::{AbandonedRule, HistoryLine};
-pub use jobs::claims::{JobClaim, LeasedJob};
+pub use files::rows::{AbandonedRule, FailedStatus, HistoryLine};
+pub use jobs::claims::{JobClaim, LeasedJob, WaitingCheck};
 pub use jobs::dead_letters::{DeadLetter, RedriveOutcome};
 pub use jobs::delayed::{FailOutcome, NewJob};
 pub use jobs::recoveries::{Recovery, RecoveryOutcome};

@@ -25,18 +25,20 @@ pub enum Event {
     Quarantined,
     /// A person requested that a failed file is processed again.
     Redriven,
-    /// The same request, but no stage of the file is configured any more.
+    /// An operator released a quarantined file.
+    Released,
+    /// A person requested one of the last two, but no stage is left.
     NothingLeft,
     /// The owner or an admin deleted it.
     Deleted,
     /// Not confirmed in time, or its batch was cancelled.
     Reclaimed,
-    /// Failed, and its retention period is over.
+    /// Failed or quarantined, and its retention period is over.
     Expired,
 }
 
 impl Event {
-    pub const ALL: [Event; 17] = [
+    pub const ALL: [Event; 18] = [
         Event::Confirmed,
         Event::Enqueued,
         Event::Started(Stage::Scan),
@@ -50,6 +52,7 @@ impl Event {
         Event::Failed,
         Event::Quarantined,
         Event::Redriven,
+        Event::Released,
         Event::NothingLeft,
         Event::Deleted,
         Event::Reclaimed,
@@ -70,6 +73,7 @@ impl fmt::Display for Event {
             Event::Failed => f.write_str("failed"),
             Event::Quarantined => f.write_str("quarantined"),
             Event::Redriven => f.write_str("redriven"),
+            Event::Released => f.write_str("released"),
             Event::NothingLeft => f.write_str("nothing left"),
             Event::Deleted => f.write_str("deleted"),
             Event::Reclaimed => f.write_str("reclaimed"),

@@ -6,9 +6,9 @@ pub use crate::change::{Change, Cleanup, FileNotification, HistoryEntry, JobEffe
 use crate::event::Event;
 use crate::id::{BatchId, FileId, TenantId, UserId};
 use crate::key::ObjectKey;
-use crate::limits::stored_reason;
 use crate::parts::PartLayout;
 use crate::processing::PipelinePlan;
+use crate::quarantine::QuarantineCause;
 use crate::stage::Stage;
 use crate::stage_choice;
 use crate::state::Status;
@@ -74,7 +74,9 @@ pub struct File {
     pub updated_at: UnixMs,
     pub confirmed_at: Option<UnixMs>,
     pub ready_at: Option<UnixMs>,
-    /// When it failed, and when the owner got the deletion warning.
+    /// Set while the file is quarantined.
+    pub quarantine: Option<QuarantineCause>,
+    /// When it failed or was quarantined, and when the owner got the deletion warning.
     pub failed_at: Option<UnixMs>,
     pub warned_at: Option<UnixMs>,
 }
@@ -180,6 +182,7 @@ pub fn register(
         updated_at: now,
         confirmed_at: None,
         ready_at: None,
+        quarantine: None,
         failed_at: None,
         warned_at: None,
     };
@@ -271,6 +274,7 @@ pub(crate) fn end(
     let mut change = Change::new(file, now);
     change.apply(event, reason_text)?;
     change.after.ended = Some(reason);
+    change.after.quarantine = None;
     change.after.stage = None;
     // Tombstones stay for a long time, and their metadata is not used.
     change.after.metadata = None;
@@ -309,20 +313,6 @@ const JOIN_MS_MAX: i64 = 15 * 60_000;
 
 fn tombstone_ends_at(file: &File, policy: &UploadPolicy, now: UnixMs) -> UnixMs {
     now.saturating_add(policy.tombstone_ms).max(policy.last_write_at(file).saturating_add(1))
-}
-
-/// Quarantines a file: infected, or its bytes changed after the confirm.
-pub fn quarantine(file: &File, why: &str, now: UnixMs) -> Result<Change, TransitionError> {
-    let mut change = Change::new(file, now);
-    change.apply(Event::Quarantined, why)?;
-    change.after.error = Some(stored_reason(why));
-    change.after.stage = None;
-    change.after.failed_at = None;
-    change.after.warned_at = None;
-    change.after.next_check_at = None;
-    change.job = JobEffect::RemoveAll;
-    change.notification = Some(FileNotification::Quarantined);
-    Ok(change)
 }
 
 /// Records another ETag or version for the same bytes, for example after a restore. The checksum proves that they are equal.
@@ -393,6 +383,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::quarantine::quarantine;
 
     fn policy(store_refuses_ended: bool) -> UploadPolicy {
         UploadPolicy {
@@ -528,7 +519,7 @@ mod tests {
                     Op::Confirm => confirm(&file, pin, None, "confirmed", &plan, now),
                     Op::Delete => delete(&file, &policy, now),
                     Op::Reclaim => reclaim(&file, "late", &policy, now),
-                    Op::Quarantine => quarantine(&file, "changed", now),
+                    Op::Quarantine => quarantine(&file, QuarantineCause::Changed, "changed", &plan, now),
                     Op::CheckAction => match check(&file, &policy, now) {
                         CheckAction::Refund(change) => Ok(*change),
                         _ => continue,

@@ -18,6 +18,7 @@ pub mod media_type;
 pub mod name;
 pub mod parts;
 pub mod processing;
+pub mod quarantine;
 pub mod quota;
 pub mod recovery;
 pub mod retention;

@@ -6,7 +6,7 @@ use crate::event::Event;
 use crate::file::{Change, File, FileNotification, JobEffect, NewStageJob};
 use crate::id::JobId;
 use crate::limits::stored_reason;
-use crate::retention::{FailureRetention, RetentionStep};
+use crate::retention::FailureRetention;
 use crate::stage::{Stage, show_list};
 use crate::stage_choice;
 use crate::text_status::{TextStatus, UnsupportedRule};
@@ -22,6 +22,8 @@ pub struct PipelinePlan {
     /// How often a stuck file is recovered automatically.
     pub stuck_retries_max: u32,
     pub failures: FailureRetention,
+    /// `None`: quarantined files are never deleted.
+    pub quarantine: Option<FailureRetention>,
 }
 
 impl PipelinePlan {
@@ -33,18 +35,12 @@ impl PipelinePlan {
             stuck_after_ms: 1_800_000,
             stuck_retries_max: 3,
             failures: FailureRetention { keep_ms: 30 * 86_400_000, warning_ms: 7 * 86_400_000 },
+            quarantine: None,
         }
     }
 
     pub(crate) fn stuck_at(&self, now: UnixMs) -> UnixMs {
         now.saturating_add(self.stuck_after_ms)
-    }
-
-    fn failure_due_at(&self, failed_at: UnixMs) -> UnixMs {
-        match self.failures.next_step(failed_at, None, failed_at) {
-            RetentionStep::KeepUntil(at) => at,
-            RetentionStep::Warn | RetentionStep::Delete => failed_at,
-        }
     }
 }
 
@@ -142,7 +138,7 @@ fn advance(
     Ok(change)
 }
 
-fn make_ready(change: &mut Change, now: UnixMs) {
+pub(crate) fn make_ready(change: &mut Change, now: UnixMs) {
     change.after.ready_at = Some(now);
     change.after.next_check_at = None;
     change.notification = Some(FileNotification::Ready);
@@ -163,7 +159,7 @@ pub fn fail(file: &File, why: &str, plan: &PipelinePlan, now: UnixMs) -> Result<
     change.after.error = Some(stored_reason(why));
     change.after.failed_at = Some(now);
     change.after.warned_at = None;
-    change.after.next_check_at = Some(plan.failure_due_at(now));
+    change.after.next_check_at = Some(plan.failures.due_at(now));
     change.notification = Some(FileNotification::Failed);
     Ok(change)
 }

@@ -14,8 +14,10 @@ use crate::transition::TransitionError;
 pub enum RecoveryTrigger {
     /// The sweep: only files whose check is due, up to the retry limit.
     Overdue,
-    /// A person: at any time, without a retry limit.
+    /// A person, for one file: at any time, without a retry limit.
     Manual,
+    /// A person, for all stuck files: at any time, up to the retry limit. Files at the limit are left to the sweep.
+    ManualForAll,
 }
 
 /// The columns of a stage job that a recovery needs.
@@ -44,7 +46,7 @@ impl JobRecord {
 /// The decision about one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecoveryDecision {
-    /// The file has left the pipeline, or its check is not due.
+    /// The file has left the pipeline, its check is not due, or it has no recoveries left.
     NotApplicable,
     /// Its job is valid and waits for a worker.
     Waiting,
@@ -74,7 +76,7 @@ pub fn decide(
     plan: &PipelinePlan,
     now: UnixMs,
 ) -> Result<RecoveryDecision, TransitionError> {
-    let is_due = trigger == RecoveryTrigger::Manual || file.next_check_at.is_some_and(|at| at <= now);
+    let is_due = trigger != RecoveryTrigger::Overdue || file.next_check_at.is_some_and(|at| at <= now);
     if !file.status.is_working() || !is_due {
         return Ok(RecoveryDecision::NotApplicable);
     }
@@ -85,6 +87,9 @@ pub fn decide(
         });
         return Ok(lease.map_or(RecoveryDecision::Waiting, |until| RecoveryDecision::InProgress { until }));
     };
+    if trigger == RecoveryTrigger::ManualForAll && file.retry_count >= plan.stuck_retries_max {
+        return Ok(RecoveryDecision::NotApplicable);
+    }
     // Lost workers count here too. Otherwise a file that kills its workers would be recovered forever.
     let lost_leases = jobs.iter().map(|job| job.lost_leases_at(now)).max().unwrap_or(0);
     let is_lost = lost_leases > 0 && processing::lost_worker_pause_ms(lost_leases).is_none();
@@ -94,7 +99,9 @@ pub fn decide(
             processing::fail(file, &processing::lost_workers_message(lost_leases, file.stage), plan, now)?
         }
         RecoveryTrigger::Overdue => processing::recover_or_give_up(file, fault, plan, now)?,
-        RecoveryTrigger::Manual => processing::recover(file, fault, plan, now)?,
+        RecoveryTrigger::Manual | RecoveryTrigger::ManualForAll => {
+            processing::recover(file, fault, plan, now)?
+        }
     };
     let is_dead = !change.after.status.is_working();
     let dead_reason = match is_lost {
@@ -102,7 +109,7 @@ pub fn decide(
         false => "no recoveries left".to_owned(),
     };
     let pause_ms = match trigger {
-        RecoveryTrigger::Manual => 0,
+        RecoveryTrigger::Manual | RecoveryTrigger::ManualForAll => 0,
         RecoveryTrigger::Overdue => processing::lost_worker_pause_ms(lost_leases).unwrap_or(0),
     };
     let attempts = jobs.iter().map(|job| job.attempts).max().unwrap_or(0);

@@ -68,6 +68,20 @@ pub fn at_redrive(
     (done.iter().chain(&left).copied().collect(), next_stage(&left, text))
 }
 
+/// The stages of a file that is released although its scan found something: those up to the scan as they were, and after it
+/// those that are still configured. Returns also the first of the latter.
+pub fn after_scan(
+    stages: &[Stage],
+    text: Option<TextStatus>,
+    configured: &[Stage],
+) -> (Vec<Stage>, Option<Stage>) {
+    // A list without a scan was edited by hand: then nothing counts as done.
+    let after = stages.iter().position(|stage| *stage == Stage::Scan).map_or(0, |scan| scan + 1);
+    let (done, rest) = stages.split_at(after);
+    let left = among(rest, configured);
+    (done.iter().chain(&left).copied().collect(), next_stage(&left, text))
+}
+
 /// The first of these stages that has something to do. A file without text is not chunked and not embedded.
 pub fn next_stage(stages: &[Stage], text: Option<TextStatus>) -> Option<Stage> {
     stages.iter().copied().find(|stage| !is_skipped(*stage, text))

@@ -1,11 +1,12 @@
 //! The end of an attempt at a stage: what happens to the file and to the job of the worker.
 
 use crate::UnixMs;
-use crate::file::{self, Change, File, JobEffect, JobRetry, Pin};
+use crate::file::{Change, File, JobEffect, JobRetry, Pin};
 use crate::id::JobId;
 use crate::key::ObjectKey;
 use crate::limits::stored_reason;
 use crate::processing::{self, PipelinePlan};
+use crate::quarantine::{QuarantineCause, quarantine};
 use crate::stage::Stage;
 use crate::text_status::UnsupportedRule;
 use crate::transition::TransitionError;
@@ -31,8 +32,8 @@ pub enum AttemptOutcome {
     Unsupported { why: String, output: StageOutput },
     /// Another attempt would not help.
     Failed { why: String },
-    /// Infected: the file can no longer be downloaded.
-    Quarantined { why: String },
+    /// Infected, or changed in the store: the file can no longer be downloaded.
+    Quarantined { cause: QuarantineCause, why: String },
     /// The worker returns the job, for example because it shuts down. This costs no attempt.
     Released,
 }
@@ -124,8 +125,8 @@ pub fn decide(
             postpone(file, job, why, at, plan, now)
         }
         AttemptOutcome::Failed { why } => dead_letter(file, job, why, why, plan, now),
-        AttemptOutcome::Quarantined { why } => {
-            Ok((file::quarantine(file, why, now)?, CompletionResult::Quarantined))
+        AttemptOutcome::Quarantined { cause, why } => {
+            Ok((quarantine(file, *cause, why, plan, now)?, CompletionResult::Quarantined))
         }
         AttemptOutcome::Released => {
             let job_retry = JobRetry {

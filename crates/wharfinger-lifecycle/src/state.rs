@@ -74,7 +74,7 @@ impl Status {
         }
     }
 
-    /// Needs no further check. A file in any other status must have a next check.
+    /// May have no next check. A file in any other status must have a next check.
     pub fn needs_no_check(self) -> bool {
         matches!(self, Status::Ready | Status::Quarantined)
     }

@@ -27,6 +27,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Failed
             | Event::Quarantined
             | Event::Redriven
+            | Event::Released
             | Event::NothingLeft
             | Event::Expired => not_allowed,
         },
@@ -41,6 +42,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Finished
             | Event::Retried
             | Event::Redriven
+            | Event::Released
             | Event::NothingLeft
             | Event::Reclaimed
             | Event::Expired => not_allowed,
@@ -57,6 +59,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Completed
             | Event::Retried
             | Event::Redriven
+            | Event::Released
             | Event::NothingLeft
             | Event::Reclaimed
             | Event::Expired => not_allowed,
@@ -71,6 +74,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Enqueued
             | Event::Started(_)
             | Event::Redriven
+            | Event::Released
             | Event::NothingLeft
             | Event::Reclaimed
             | Event::Expired => not_allowed,
@@ -87,6 +91,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Recovered
             | Event::Failed
             | Event::Redriven
+            | Event::Released
             | Event::NothingLeft
             | Event::Reclaimed
             | Event::Expired => not_allowed,
@@ -105,10 +110,13 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Retried
             | Event::Recovered
             | Event::Failed
+            | Event::Released
             | Event::Reclaimed => not_allowed,
         },
         Status::Quarantined => match event {
-            Event::Deleted => Ok(Status::Deleted),
+            Event::Released => Ok(Status::Queued),
+            Event::NothingLeft => Ok(Status::Ready),
+            Event::Deleted | Event::Expired => Ok(Status::Deleted),
             Event::Confirmed
             | Event::Enqueued
             | Event::Started(_)
@@ -119,9 +127,7 @@ pub fn transition(from: Status, event: Event) -> Result<Status, TransitionError>
             | Event::Failed
             | Event::Quarantined
             | Event::Redriven
-            | Event::NothingLeft
-            | Event::Reclaimed
-            | Event::Expired => not_allowed,
+            | Event::Reclaimed => not_allowed,
         },
         Status::Deleted => Err(TransitionError::Deleted),
     }
@@ -148,9 +154,13 @@ mod tests {
         insta::assert_snapshot!(table);
     }
 
+    fn is_kept_for_a_time(status: Status) -> bool {
+        matches!(status, Status::Failed | Status::Quarantined)
+    }
+
     proptest! {
-        /// For events in any order: a deleted file stays deleted, only `Deleted` ends a confirmed file that did not
-        /// fail, and an unconfirmed file is never processed.
+        /// For events in any order: a deleted file stays deleted, only `Deleted` ends a confirmed file that neither
+        /// failed nor is quarantined, and an unconfirmed file is never processed.
         #[test]
         fn random_event_sequences(events in prop::collection::vec(prop::sample::select(Event::ALL.to_vec()), 0..60)) {
             let mut status = Status::Registered;
@@ -161,7 +171,7 @@ mod tests {
                 confirmed |= event == Event::Confirmed;
                 prop_assert!(confirmed || matches!(next, Status::Registered | Status::Deleted));
                 if confirmed && next == Status::Deleted {
-                    prop_assert!(event == Event::Deleted || (event == Event::Expired && status == Status::Failed));
+                    prop_assert!(event == Event::Deleted || (event == Event::Expired && is_kept_for_a_time(status)));
                 }
                 status = next;
             }

@@ -99,6 +99,7 @@ pub mod metric {
     use wharfinger_lifecycle::stage_end::CompletionResult;
 
     const TENANT_LABELS_MAX: usize = 200;
+    const BROKER_UNKNOWN_MESSAGES: &str = "wharfinger_broker_unknown_messages_total";
 
     pub(super) fn describe() {
         describe_counter!(
@@ -125,6 +126,10 @@ pub mod metric {
         describe_gauge!(
             "wharfinger_quota_redis_away",
             "1 while the Redis of WHARFINGER_QUOTA_URL does not answer this process"
+        );
+        describe_counter!(
+            BROKER_UNKNOWN_MESSAGES,
+            "Messages of the broker that this process could not read and moved to the dead letters"
         );
         describe_gauge!("wharfinger_broker_up", "0 while the broker does not answer this process, else 1");
         describe_gauge!(
@@ -210,7 +215,8 @@ pub mod metric {
 
     /// Starts the counters at 0: `increase()` in an alert needs a first value. Labels of tenants are not known yet.
     pub(super) fn begin() {
-        for name in ["orphan_blobs_deleted_total", "abandoned_uploads_deleted_total"] {
+        for name in ["orphan_blobs_deleted_total", "abandoned_uploads_deleted_total", BROKER_UNKNOWN_MESSAGES]
+        {
             counter!(name).increment(0);
         }
         for action in RECOVERIES {
@@ -278,6 +284,11 @@ pub mod metric {
 
     pub fn broker_up(is_up: bool) {
         gauge!("wharfinger_broker_up").set(f64::from(u8::from(is_up)));
+    }
+
+    /// A message was moved to the dead letters.
+    pub fn broker_unknown_message() {
+        counter!(BROKER_UNKNOWN_MESSAGES).increment(1);
     }
 
     pub fn stage_ended(ended: CompletionResult) {

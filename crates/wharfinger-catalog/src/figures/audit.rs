@@ -96,19 +96,19 @@ const RULES: [(&str, &str); 18] = [
         "SELECT tenant_id AS what FROM (SELECT tenant_id, user_id, outcome, at, files FROM file_outcomes \
          UNION ALL SELECT tenant_id, user_id, pipeline_status, ended_at / 900000 * 900000, -COUNT(*) FROM \
          (SELECT tenant_id, user_id, pipeline_status, CASE pipeline_status WHEN 'ready' THEN COALESCE(ready_at, updated_at) \
-         WHEN 'failed' THEN COALESCE(failed_at, updated_at) ELSE updated_at END AS ended_at FROM files \
+         ELSE COALESCE(failed_at, updated_at) END AS ended_at FROM files \
          WHERE pipeline_status IN ('ready', 'failed', 'quarantined')) AS ended GROUP BY 1, 2, 3, 4) AS both_sides \
          WHERE at > (SELECT MAX(updated_at) FROM files) - 86400000 AND at >= (SELECT MIN(at) FROM file_outcomes) \
          GROUP BY tenant_id, user_id, outcome, at HAVING SUM(files) <> 0",
     ),
     (
-        "a failed file has the time of its failure",
-        "SELECT id AS what FROM files WHERE pipeline_status = 'failed' AND failed_at IS NULL",
+        "a failed or quarantined file has the time of its failure",
+        "SELECT id AS what FROM files WHERE pipeline_status IN ('failed', 'quarantined') AND failed_at IS NULL",
     ),
     (
-        "no failed file is deleted for its age without a warning (I12)",
+        "no failed or quarantined file is deleted for its age without a warning (I12)",
         "SELECT f.id AS what FROM files f JOIN file_history h ON h.file_id = f.id AND h.version = f.version \
-         WHERE f.pipeline_status = 'deleted' AND f.end_reason = 'reclaimed' AND h.from_status = 'failed' \
+         WHERE f.pipeline_status = 'deleted' AND f.end_reason = 'reclaimed' AND h.from_status IN ('failed', 'quarantined') \
          AND f.warned_at IS NULL",
     ),
 ];

@@ -33,8 +33,7 @@ pub(crate) fn counted_stage(file: &File) -> &'static str {
 fn outcome(file: &File) -> Option<(&'static str, UnixMs)> {
     let at = match file.status {
         Status::Ready => file.ready_at,
-        Status::Failed => file.failed_at,
-        Status::Quarantined => None,
+        Status::Failed | Status::Quarantined => file.failed_at,
         _ => return None,
     };
     Some((file.status.as_str(), at.unwrap_or(file.updated_at)))

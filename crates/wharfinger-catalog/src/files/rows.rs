@@ -4,6 +4,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{EndReason, File, Pin};
 use wharfinger_lifecycle::id::{FileId, TenantId, UserId};
 use wharfinger_lifecycle::key::ObjectKey;
+use wharfinger_lifecycle::quarantine::QuarantineCause;
 use wharfinger_lifecycle::stage::{self, Stage};
 use wharfinger_lifecycle::state::Status;
 use wharfinger_lifecycle::text_status::TextStatus;
@@ -21,7 +22,7 @@ macro_rules! select_files {
             "SELECT id, tenant_id, user_id, batch_id, file_name, size, content_type, checksum_sha256, metadata, ",
             "blob_path, pipeline_status, version, charged_bytes, retry_count, error, etag, object_version, ",
             "end_reason, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, ready_at, part_size, ",
-            "stages, stage, text_status, failed_at, warned_at FROM files ",
+            "stages, stage, text_status, quarantine, failed_at, warned_at FROM files ",
             $rest
         )
     };
@@ -43,7 +44,7 @@ pub(crate) fn decode(row: &Row) -> Result<File, CatalogError> {
     let version_id = row.maybe_text("object_version")?;
     let batch = row.maybe_text("batch_id")?;
     let (stages, stage) = (row.maybe_text("stages")?, row.maybe_text("stage")?);
-    let text_status = row.maybe_text("text_status")?;
+    let (text_status, quarantine) = (row.maybe_text("text_status")?, row.maybe_text("quarantine")?);
     Ok(File {
         id: row.parsed("id")?,
         tenant: named("tenant_id", TenantId::new(&row.text("tenant_id")?))?,
@@ -75,6 +76,9 @@ pub(crate) fn decode(row: &Row) -> Result<File, CatalogError> {
         updated_at: row.int("updated_at")?,
         confirmed_at: row.maybe_int("confirmed_at")?,
         ready_at: row.maybe_int("ready_at")?,
+        quarantine: quarantine
+            .map(|word| named("quarantine", QuarantineCause::parse(&word).ok_or(())))
+            .transpose()?,
         failed_at: row.maybe_int("failed_at")?,
         warned_at: row.maybe_int("warned_at")?,
     })
@@ -99,6 +103,23 @@ macro_rules! is_abandoned {
 }
 
 pub(crate) use is_abandoned;
+
+/// The statuses of files that are deleted at the end of a retention, after a warning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailedStatus {
+    Failed,
+    Quarantined,
+}
+
+macro_rules! failed_by {
+    ($status:literal) => {
+        concat!(
+            "SELECT failed_at, id FROM files WHERE pipeline_status = '",
+            $status,
+            "' AND failed_at <= $1 AND (failed_at, id) > ($2, $3) ORDER BY failed_at, id LIMIT $4"
+        )
+    };
+}
 
 /// One line of a file's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -253,25 +274,24 @@ impl Catalog {
         }
     }
 
-    /// A page of files that failed until `by`, with the time of the failure, oldest first.
+    /// A page of failed or of quarantined files that got this status until `by`, with the time, oldest first.
     pub async fn files_failed_by(
         &self,
+        status: FailedStatus,
         by: UnixMs,
         after: Option<(UnixMs, FileId)>,
         limit: usize,
     ) -> Result<Vec<(UnixMs, FileId)>, CatalogError> {
         let (mut at, mut id) = after.map_or((i64::MIN, String::new()), |(at, id)| (at, id.to_string()));
         let decode = |row: &Row| Ok((row.int("failed_at")?, row.parsed("id")?));
+        // The status is part of the text, so that the partial index can be used.
+        let sql = match status {
+            FailedStatus::Failed => failed_by!("failed"),
+            FailedStatus::Quarantined => failed_by!("quarantined"),
+        };
         loop {
             let mut reader = self.reader().await?;
-            let rows = reader
-                .tx(&self.faults)
-                .rows(
-                    "SELECT failed_at, id FROM files WHERE pipeline_status = 'failed' AND failed_at <= $1 \
-                     AND (failed_at, id) > ($2, $3) ORDER BY failed_at, id LIMIT $4",
-                    args![by, at, id.as_str(), limit as i64],
-                )
-                .await?;
+            let rows = reader.tx(&self.faults).rows(sql, args![by, at, id.as_str(), limit as i64]).await?;
             drop(reader);
             let page = self.readable(Table::Files, "id", &rows, decode).await;
             match next_cursor(&page, &rows, limit, |row| cursor_of(row, "failed_at")) {

@@ -26,6 +26,16 @@ pub struct LeasedJob {
     pub lease_until: UnixMs,
 }
 
+/// A delayed check that waits, and its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingCheck {
+    pub job: JobId,
+    pub file: FileId,
+    pub tenant: String,
+    pub size: u64,
+    pub run_at: UnixMs,
+}
+
 /// The parameters of a claim.
 #[derive(Clone, Debug)]
 pub struct JobClaim {
@@ -107,19 +117,28 @@ impl Catalog {
         self.write(ClaimJobs { claim, ids: Some(ids) }).await
     }
 
-    /// The waiting ones of these jobs, with the time at which each is due.
-    pub async fn waiting_jobs(&self, ids: &[JobId]) -> Result<Vec<(JobId, UnixMs)>, CatalogError> {
+    /// Those of these jobs that wait, with their files.
+    pub async fn waiting_checks(&self, ids: &[JobId]) -> Result<Vec<WaitingCheck>, CatalogError> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let sql = format!(
-            "SELECT id, run_at FROM jobs WHERE state = 'waiting' AND id IN ({})",
+            "SELECT j.id, j.run_at, j.file_id, f.tenant_id, f.size FROM jobs j JOIN files f ON f.id = j.file_id \
+             WHERE j.state = 'waiting' AND j.id IN ({})",
             places(1, ids.len())
         );
         let args = ids.iter().flat_map(|id| args![id.to_string()]).collect();
         let mut reader = self.reader().await?;
         let rows = reader.tx(&self.faults).rows_built(sql, args).await?;
-        let decode = |row: &Row| Ok((row.parsed("id")?, row.int("run_at")?));
+        let decode = |row: &Row| {
+            Ok(WaitingCheck {
+                job: row.parsed("id")?,
+                file: row.parsed("file_id")?,
+                tenant: row.text("tenant_id")?,
+                size: row.bytes("size")?,
+                run_at: row.int("run_at")?,
+            })
+        };
         Ok(self.readable(Table::Jobs, "id", &rows, decode).await)
     }
 }

@@ -37,14 +37,18 @@ CREATE TABLE files (
     updated_at      BIGINT NOT NULL,
     confirmed_at    BIGINT,
     ready_at        BIGINT,
+    -- Why a quarantined file is quarantined: its scan found something, or its object was changed after the confirm.
+    quarantine      TEXT CHECK (quarantine IN ('infected', 'changed')),
+    -- When it failed or was quarantined.
     failed_at       BIGINT,
-    -- When the owner was warned that the failed file will be deleted.
+    -- When the owner was warned that the failed or quarantined file will be deleted.
     warned_at       BIGINT,
     -- Every file that is not final has a next check.
     CHECK (next_check_at IS NOT NULL OR pipeline_status IN ('ready', 'quarantined')),
     -- Only an unconfirmed or a deleted file may be without a pin.
     CHECK (etag IS NOT NULL OR pipeline_status IN ('registered', 'deleted')),
-    CHECK ((end_reason IS NOT NULL) = (pipeline_status = 'deleted'))
+    CHECK ((end_reason IS NOT NULL) = (pipeline_status = 'deleted')),
+    CHECK ((quarantine IS NOT NULL) = (pipeline_status = 'quarantined'))
 );
 
 -- Uploaded originals and what stages derive from them. The row is written before the object can exist. The marker and

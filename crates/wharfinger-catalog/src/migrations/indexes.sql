@@ -13,6 +13,7 @@ CREATE INDEX files_to_check ON files (pipeline_status, next_check_at, id) WHERE 
 CREATE INDEX files_overdue_of_tenant ON files (tenant_id, next_check_at, user_id)
     WHERE pipeline_status IN ('uploaded', 'queued', 'scanning', 'extracting', 'chunking', 'embedding');
 CREATE INDEX files_failed ON files (failed_at, id) WHERE pipeline_status = 'failed';
+CREATE INDEX files_quarantined ON files (failed_at, id) WHERE pipeline_status = 'quarantined';
 
 -- The last successes and the last failures: of a user, of a tenant, of all.
 CREATE INDEX files_ready_of_user ON files (tenant_id, user_id, ready_at, confirmed_at) WHERE pipeline_status = 'ready';

@@ -113,7 +113,7 @@ impl<'a> HistoryEvent<'a> {
 fn kind_of(change: &Change, entry: &HistoryEntry) -> &'static str {
     match (entry.to, change.after.ended, change.notification) {
         (Status::Deleted, Some(EndReason::Reclaimed), _) => "cleaned-up",
-        (Status::Failed, _, Some(FileNotification::DeletionWarning)) => "warned",
+        (Status::Failed | Status::Quarantined, _, Some(FileNotification::DeletionWarning)) => "warned",
         (to, ..) => to.as_str(),
     }
 }

@@ -86,15 +86,20 @@ impl NewNotification {
             ),
             FileNotification::DeletionWarning => {
                 let date = file.next_check_at.map(rfc3339).unwrap_or_default();
+                let state = match file.status {
+                    Status::Quarantined => "is quarantined",
+                    _ => "could not be processed",
+                };
                 (
-                    format!("{} could not be processed and will be deleted after {date}.", file.name),
+                    format!("{} {state} and will be deleted after {date}.", file.name),
                     json!({ "reason": file.error, "deletionDate": date }),
                 )
             }
             FileNotification::CleanedUp => {
-                let message = match change.before.status == Status::Failed {
-                    true => format!("{} could not be processed and has been deleted.", file.name),
-                    false => {
+                let message = match change.before.status {
+                    Status::Failed => format!("{} could not be processed and has been deleted.", file.name),
+                    Status::Quarantined => format!("{} was quarantined and has been deleted.", file.name),
+                    _ => {
                         format!("The upload of {} was not confirmed in time and has been removed.", file.name)
                     }
                 };

@@ -13,6 +13,7 @@ use wharfinger_catalog::{
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Change, File};
 use wharfinger_lifecycle::processing::PipelinePlan;
+use wharfinger_lifecycle::quarantine::QuarantineCause;
 use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::retention::{FailureCheck, check_failure};
 use wharfinger_lifecycle::stage::Stage;
@@ -22,7 +23,7 @@ use wharfinger_lifecycle::state::Status;
 use super::batches::new_batch;
 use super::sample::{
     HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, committed, confirm, confirmed, deleted, pin,
-    registered, registration,
+    quarantined, registered, registration,
 };
 use super::stages::{claim, done, end, plan};
 use super::test_db::TestDb;
@@ -113,7 +114,7 @@ async fn end_stages_in_every_way(db: &TestDb, catalog: &Catalog) {
         done(),
         AttemptOutcome::Retry { why: "hiccup".into(), at: at(5) },
         AttemptOutcome::Failed { why: "not \"supported\"".into() },
-        AttemptOutcome::Quarantined { why: "infected".into() },
+        AttemptOutcome::Quarantined { cause: QuarantineCause::Infected, why: "infected".into() },
         AttemptOutcome::Released,
         AttemptOutcome::Postponed { why: "clamd is away".into(), at: at(5) },
     ];
@@ -147,7 +148,7 @@ async fn end_stages_in_every_way(db: &TestDb, catalog: &Catalog) {
     assert_eq!(end_stages(catalog, ends, at(16)).await, [CompletionResult::Failed; 4]);
     let mut failed = catalog.file(again[0].file.id).await.expect("read").expect("it is there");
     for days in [24, 40] {
-        let checked = check_failure(&failed, plan().failures, &REFUSING, at(16) + days * DAY);
+        let checked = check_failure(&failed, &plan(), &REFUSING, at(16) + days * DAY);
         let (FailureCheck::Warn(change) | FailureCheck::Delete(change)) = checked.expect("it has failed")
         else {
             panic!("nothing is due after {days} days")
@@ -161,7 +162,7 @@ async fn change_files(db: &TestDb, catalog: &Catalog) {
     expire_a_batch(catalog).await;
     end_stages_in_every_way(db, catalog).await;
     let file = confirmed(catalog, ADA, 10).await;
-    committed(catalog, file::quarantine(&file, "changed", NOW + 2 * SECOND).expect("quarantinable")).await;
+    committed(catalog, quarantined(&file, "changed", NOW + 2 * SECOND)).await;
     deleted(catalog, ADA, 10, &REFUSING).await;
 }
 

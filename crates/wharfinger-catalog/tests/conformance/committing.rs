@@ -9,7 +9,7 @@ use wharfinger_lifecycle::state::Status;
 
 use super::sample::{
     CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, claim, committed, confirm, confirmed,
-    deleted, pin, registered, tenant, user,
+    deleted, pin, quarantined, registered, tenant, user,
 };
 use super::test_db::{CLEANUP_ATTEMPTS_MAX, TestDb, all_at_once};
 
@@ -130,7 +130,7 @@ pub(super) async fn reclaiming_notifies_the_owner(db: &TestDb) {
 
 pub(super) async fn quarantine_keeps_the_charge_and_the_bytes(db: &TestDb) {
     let file = confirmed(&db.catalog, ADA, 100).await;
-    let change = file::quarantine(&file, "object changed", NOW + HOUR).expect("quarantinable");
+    let change = quarantined(&file, "object changed", NOW + HOUR);
     let after = committed(&db.catalog, change).await;
     assert_eq!(stored(db, &file).await, after);
     assert_eq!(after.error.as_deref(), Some("object changed"));

@@ -148,8 +148,8 @@ async fn by_id(catalog: &Catalog, meter: &Meter) {
     meter.record("chunk_bytes");
     catalog.leased_stage_job(job, 1).await.expect("read");
     meter.record("leased_stage_job");
-    catalog.waiting_jobs(&[job]).await.expect("read");
-    meter.record("waiting_jobs");
+    catalog.waiting_checks(&[job]).await.expect("read");
+    meter.record("waiting_checks");
     catalog.batch(batch).await.expect("read");
     meter.record("batch");
     catalog.batch_files(batch, None, 10).await.expect("read");

@@ -13,6 +13,7 @@ use wharfinger_lifecycle::file::{self, File, late_write_cleanup};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::processing::PipelinePlan;
+use wharfinger_lifecycle::quarantine::QuarantineCause;
 use wharfinger_lifecycle::recovery::RecoveryTrigger;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput, TextPart};
@@ -25,7 +26,7 @@ use super::failing_catalog::{FailingCatalog, short};
 use super::query_plans::full_scans;
 use super::sample::{
     CHECKS, HOUR, LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, WORK, claim, committed, confirm,
-    deleted, file_of, new_job, pin, registered, registration, tenant, with_key,
+    deleted, file_of, new_job, pin, quarantined, registered, registration, tenant, with_key,
 };
 use super::searching::{embedded, some_vectors};
 use super::source_files::source_files;
@@ -177,7 +178,7 @@ async fn changes(failing: &mut FailingCatalog<'_>) {
     let waiting = registered(&catalog, ADA, 10).await;
     let ready = confirm(&waiting);
     failing.fail_each_call(async |catalog| catalog.commit(ready.clone(), "clerk").await).await;
-    let changed = file::quarantine(&ready.after, "changed", LATER).expect("it was ready");
+    let changed = quarantined(&ready.after, "changed", LATER);
     failing.fail_each_call(async |catalog| catalog.commit(changed.clone(), "clerk").await).await;
     let gone = file::delete(&changed.after, &REFUSING, LATER).expect("deletable");
     failing.fail_each_call(async |catalog| catalog.commit(gone.clone(), "clerk").await).await;
@@ -279,7 +280,7 @@ async fn pipeline(failing: &mut FailingCatalog<'_>) {
         AttemptOutcome::Retry { why: "busy".into(), at: LATER + HOUR },
         AttemptOutcome::Postponed { why: "away".into(), at: LATER + HOUR },
         AttemptOutcome::Failed { why: "unreadable".into() },
-        AttemptOutcome::Quarantined { why: "infected".into() },
+        AttemptOutcome::Quarantined { cause: QuarantineCause::Infected, why: "infected".into() },
         AttemptOutcome::Released,
         AttemptOutcome::Unsupported { why: "a picture".into(), output: nothing },
         AttemptOutcome::Failed { why: "encrypted".into() },

@@ -9,7 +9,7 @@ use wharfinger_lifecycle::state::Status;
 
 use super::batches::new_batch;
 use super::sample::{
-    HOUR, NOW, POLICY, REFUSING, SECOND, committed, confirmed, deleted, registered, tenant, user,
+    HOUR, NOW, POLICY, REFUSING, SECOND, committed, confirmed, deleted, quarantined, registered, tenant, user,
 };
 use super::stages::{claimed, ended, plan, queued};
 use super::test_db::TestDb;
@@ -126,7 +126,7 @@ pub(super) async fn outcomes_are_counted_in_their_time_span(db: &TestDb) {
     // Hours later the earlier span loses a ready file and the later one gets a quarantined file.
     let later = NOW + 5 * HOUR;
     let late_span = later.div_euclid(OUTCOME_SPAN_MS) * OUTCOME_SPAN_MS;
-    committed(&db.catalog, file::quarantine(&file, "changed", later).expect("quarantinable")).await;
+    committed(&db.catalog, quarantined(&file, "changed", later)).await;
     assert_eq!(trend().await, [(span, counted(1, 0)), (late_span, counted(0, 1))]);
     let shown = figures_at(db, &own(ADA), later).await;
     assert_eq!(shown.outcomes, Outcomes { ready: 1, failed: 0, quarantined: 1 });

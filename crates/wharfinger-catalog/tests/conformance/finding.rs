@@ -2,13 +2,13 @@
 
 use wharfinger_catalog::{Catalog, Scope, fresh_id};
 use wharfinger_lifecycle::UnixMs;
-use wharfinger_lifecycle::file::{self, File};
+use wharfinger_lifecycle::file::File;
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::state::Status;
 
 use super::sample::{
-    LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, committed, confirm, confirmed, deleted, registered,
-    registered_at, tenant, user,
+    LIMIT, NOW, POLICY, REFUSING, SECOND, URL_DEAD_AT, committed, confirm, confirmed, deleted, quarantined,
+    registered, registered_at, tenant, user,
 };
 use super::test_db::TestDb;
 
@@ -125,7 +125,7 @@ pub(super) async fn files_are_counted_by_status(db: &TestDb) {
     registered(&db.catalog, EVE, 2).await;
     confirmed(&db.catalog, ADA, 4).await;
     let file = confirmed(&db.catalog, BEN, 8).await;
-    committed(&db.catalog, file::quarantine(&file, "changed", NOW + SECOND).expect("quarantinable")).await;
+    committed(&db.catalog, quarantined(&file, "changed", NOW + SECOND)).await;
     deleted(&db.catalog, BEN, 16, &POLICY).await;
     let mut counts = db.catalog.status_counts(&Scope::All).await.expect("read").by_status;
     counts.retain(|(_, files)| *files > 0);

@@ -5,7 +5,9 @@ use wharfinger_catalog::Notification;
 use wharfinger_lifecycle::file;
 use wharfinger_lifecycle::id::FileId;
 
-use super::sample::{HOUR, NOW, POLICY, URL_DEAD_AT, committed, confirmed, registered, tenant, user};
+use super::sample::{
+    HOUR, NOW, POLICY, URL_DEAD_AT, committed, confirmed, quarantined, registered, tenant, user,
+};
 use super::test_db::TestDb;
 
 async fn notices_of(
@@ -27,7 +29,7 @@ async fn reclaimed(db: &TestDb, owner: (&str, &str), later: i64) -> FileId {
 
 pub(super) async fn a_notice_has_all_its_fields(db: &TestDb) {
     let file = confirmed(&db.catalog, ("harbour", "ada"), 10).await;
-    committed(&db.catalog, file::quarantine(&file, "infected", NOW + HOUR).expect("quarantinable")).await;
+    committed(&db.catalog, quarantined(&file, "infected", NOW + HOUR)).await;
     let notices = notices_of(db, ("harbour", "ada"), None, 10).await;
     assert_eq!((notices.len(), notices[1].kind.as_str()), (2, "file-ready"));
     let expected = Notification {

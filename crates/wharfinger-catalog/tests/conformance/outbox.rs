@@ -91,7 +91,12 @@ pub(super) async fn jobs_are_claimed_by_id(db: &TestDb) {
         |now| wharfinger_catalog::JobClaim { queue: super::sample::CHECKS, ..super::sample::claim(1, now) };
     let early = db.catalog.claim_jobs_by_id(claim(due_at - 1), ids.clone()).await.expect("answered");
     assert_eq!(early, []);
-    let mut waiting = db.catalog.waiting_jobs(&ids).await.expect("answered");
+    let checks = db.catalog.waiting_checks(&ids).await.expect("answered");
+    for check in &checks {
+        let file = db.catalog.file(check.file).await.expect("read").expect("the file of the check");
+        assert_eq!((check.tenant.as_str(), check.size), (file.tenant.as_str(), file.size));
+    }
+    let mut waiting: Vec<_> = checks.iter().map(|check| (check.job, check.run_at)).collect();
     waiting.sort();
     let mut all = jobs.clone();
     all.sort();
@@ -104,6 +109,6 @@ pub(super) async fn jobs_are_claimed_by_id(db: &TestDb) {
     let mut rest = ids[2..].to_vec();
     rest.sort();
     assert_eq!(claimed_ids, rest);
-    assert_eq!(db.catalog.waiting_jobs(&ids).await.expect("answered"), []);
+    assert_eq!(db.catalog.waiting_checks(&ids).await.expect("answered"), []);
     assert_eq!(db.catalog.claim_jobs_by_id(claim(due_at), Vec::new()).await.expect("answered"), []);
 }

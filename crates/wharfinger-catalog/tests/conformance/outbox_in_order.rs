@@ -6,7 +6,7 @@ use uuid::Uuid;
 use wharfinger_catalog::{Catalog, Destination, OutboxLine, OutboxPayload};
 use wharfinger_lifecycle::file::{self, File};
 
-use super::sample::{NOW, POLICY, SECOND, committed, confirmed, registered};
+use super::sample::{NOW, POLICY, SECOND, committed, confirmed, quarantined, registered};
 use super::test_db::{TestDb, all_at_once};
 
 const ADA: (&str, &str) = ("harbour", "ada");
@@ -32,7 +32,7 @@ async fn delivered(catalog: &Catalog, line: &OutboxLine) {
 /// A file with two notices: ready, then quarantined.
 async fn with_two_notices(catalog: &Catalog) -> File {
     let file = confirmed(catalog, ADA, 10).await;
-    committed(catalog, file::quarantine(&file, "infected", NOW + 2 * SECOND).expect("quarantinable")).await
+    committed(catalog, quarantined(&file, "infected", NOW + 2 * SECOND)).await
 }
 
 pub(super) async fn a_notice_writes_a_line_for_each_target(db: &TestDb) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_catalog::{
-    AbandonedRule, Catalog, Claimable, Destination, Scope, StageClaim, StageEndContext,
+    AbandonedRule, Catalog, Claimable, Destination, FailedStatus, Scope, StageClaim, StageEndContext,
 };
 use wharfinger_lifecycle::id::TenantId;
 use wharfinger_lifecycle::stage::Stage;
@@ -96,14 +96,16 @@ fn backlog(db: &TestDb) -> Vec<String> {
     };
     let mut statements = vec![format!("CREATE TABLE numbers AS {numbers}")];
     let (past, later) = (NOW - HOUR, NOW + 1_000 * HOUR);
-    let statuses = ["queued", "scanning", "registered", "ready", "failed", "deleted"];
+    let statuses = ["queued", "scanning", "registered", "ready", "failed", "deleted", "quarantined"];
     for (kind, status) in statuses.into_iter().enumerate() {
         let ended = if status == "deleted" { "'owner'" } else { "NULL" };
+        let quarantine = if status == "quarantined" { "'infected'" } else { "NULL" };
         statements.push(format!(
             "INSERT INTO files (id, tenant_id, user_id, file_name, size, blob_path, pipeline_status, version, \
              charged_bytes, retry_count, etag, end_reason, url_dead_at, next_check_at, created_at, updated_at, confirmed_at, \
-             ready_at, failed_at, stages, stage) SELECT {id}, 'crowd', 'u', 'report.pdf', 1, 'uploads/crowd/u/{kind}' || n, \
-             '{status}', 3, 0, 0, 'e', {ended}, 1, {later}, 1, {past}, 1, {past}, {past}, 'scan', 'scan' FROM numbers",
+             ready_at, failed_at, stages, stage, quarantine) \
+             SELECT {id}, 'crowd', 'u', 'report.pdf', 1, 'uploads/crowd/u/{kind}' || n, \
+             '{status}', 3, 0, 0, 'e', {ended}, 1, {later}, 1, {past}, 1, {past}, {past}, 'scan', 'scan', {quarantine} FROM numbers",
             id = id(kind),
         ));
     }
@@ -335,8 +337,10 @@ async fn loops(catalog: &Catalog, meter: &Meter) {
     let abandoned = AbandonedRule { unchanged_since: now, now, min_rate_bytes: 1 };
     catalog.abandoned_uploads(abandoned, None, 10).await.expect("read");
     meter.record("abandoned_uploads");
-    catalog.files_failed_by(now, None, 10).await.expect("read");
-    meter.record("files_failed_by");
+    for status in [FailedStatus::Failed, FailedStatus::Quarantined] {
+        catalog.files_failed_by(status, now, None, 10).await.expect("read");
+        meter.record("files_failed_by");
+    }
     catalog.overdue_batches(now, None, 10).await.expect("read");
     meter.record("overdue_batches");
     catalog.tenants("", 10).await.expect("read");

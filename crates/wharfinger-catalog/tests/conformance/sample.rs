@@ -8,6 +8,7 @@ use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::file::{self, Change, File, Pin, UploadPolicy, UploadRequest};
 use wharfinger_lifecycle::id::{FileId, JobId, TenantId, UserId};
 use wharfinger_lifecycle::processing::PipelinePlan;
+use wharfinger_lifecycle::quarantine::{QuarantineCause, quarantine};
 
 pub(super) const NOW: UnixMs = 1_800_000_000_000;
 pub(super) const SECOND: i64 = 1_000;
@@ -137,6 +138,12 @@ pub(super) async fn deleted(
 pub(super) fn confirm(file: &File) -> Change {
     file::confirm(file, pin(), None, "confirmed", &PipelinePlan::without_stages(), NOW + SECOND)
         .expect("confirmable")
+}
+
+/// Quarantined, because its object was changed.
+pub(super) fn quarantined(file: &File, why: &str, now: UnixMs) -> Change {
+    let plan = PipelinePlan::without_stages();
+    quarantine(file, QuarantineCause::Changed, why, &plan, now).expect("quarantinable")
 }
 
 pub(super) fn new_job(owner: &str, run_at: UnixMs) -> NewJob {

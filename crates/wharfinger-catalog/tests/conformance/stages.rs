@@ -12,6 +12,7 @@ use wharfinger_lifecycle::file::{self, File};
 use wharfinger_lifecycle::id::FileId;
 use wharfinger_lifecycle::key::ObjectKey;
 use wharfinger_lifecycle::processing::PipelinePlan;
+use wharfinger_lifecycle::quarantine::QuarantineCause;
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult, StageOutput};
 use wharfinger_lifecycle::state::Status;
@@ -159,7 +160,7 @@ pub(super) async fn a_lost_lease_ends_no_stage(db: &TestDb) {
             AttemptOutcome::Retry { why: "late".into(), at: lost_at },
             AttemptOutcome::Postponed { why: "late".into(), at: lost_at },
             AttemptOutcome::Failed { why: "late".into() },
-            AttemptOutcome::Quarantined { why: "late".into() },
+            AttemptOutcome::Quarantined { cause: QuarantineCause::Infected, why: "late".into() },
             AttemptOutcome::Released,
         ];
         for outcome in endings {
@@ -193,7 +194,10 @@ pub(super) async fn each_stage_of_a_batch_has_its_own_outcome(db: &TestDb) {
         end(&held[0], done()),
         end(&held[1], AttemptOutcome::Retry { why: "hiccup".into(), at: LATER + 5 }),
         end(&held[2], AttemptOutcome::Failed { why: "not supported".into() }),
-        end(&held[3], AttemptOutcome::Quarantined { why: "infected".into() }),
+        end(
+            &held[3],
+            AttemptOutcome::Quarantined { cause: QuarantineCause::Infected, why: "infected".into() },
+        ),
         end(&held[4], AttemptOutcome::Released),
         end(gone, done()),
         end(&held[0], done()),

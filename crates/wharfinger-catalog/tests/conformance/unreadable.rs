@@ -1,6 +1,6 @@
 //! Unreadable rows: each is skipped and listed, and all other rows are processed.
 
-use wharfinger_catalog::{AbandonedRule, Destination, Scope, StageEndContext, fresh_id};
+use wharfinger_catalog::{AbandonedRule, Destination, FailedStatus, Scope, StageEndContext, fresh_id};
 use wharfinger_lifecycle::id::{BatchId, FileId, JobId};
 use wharfinger_lifecycle::stage::Stage;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, CompletionResult, StageOutput};
@@ -203,7 +203,10 @@ pub(super) async fn rows_after_a_page_of_unreadable_rows_are_found(db: &TestDb) 
     }
     let abandoned = AbandonedRule { unchanged_since: NOW, now: NOW, min_rate_bytes: 1 };
     assert_eq!(catalog.abandoned_uploads(abandoned, None, 1).await.expect("read"), [(2, good.id)]);
-    assert_eq!(catalog.files_failed_by(NOW, None, 1).await.expect("read"), [(2, failed)]);
+    assert_eq!(
+        catalog.files_failed_by(FailedStatus::Failed, NOW, None, 1).await.expect("read"),
+        [(2, failed)]
+    );
     let overdue = catalog.stuck_files(&Scope::All, (NOW, NOW), None, 1).await.expect("read");
     assert_eq!(overdue.iter().map(|file| file.cursor.file).collect::<Vec<_>>(), [stuck]);
     assert_eq!(catalog.overdue_batches(NOW, None, 1).await.expect("read"), [(2, BatchId(good.id.0))]);

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::error::BrokerError;
+use super::topology::Names;
 use super::{RabbitOptions, handshake, topology};
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,6 +22,7 @@ const HEARTBEAT_S: u16 = 10;
 /// State that both connections of a process share.
 pub(super) struct Shared {
     pub(super) options: RabbitOptions,
+    pub(super) names: Names,
     pub(super) closed: CancellationToken,
     version: Mutex<Option<String>>,
 }
@@ -37,7 +39,8 @@ pub(super) struct SharedConnection {
 
 impl Shared {
     pub(super) fn new(options: RabbitOptions) -> Arc<Shared> {
-        Arc::new(Shared { options, closed: CancellationToken::new(), version: Mutex::default() })
+        let names = Names::new(&options.prefix);
+        Arc::new(Shared { options, names, closed: CancellationToken::new(), version: Mutex::default() })
     }
 
     pub(super) fn version(&self) -> Option<String> {
@@ -124,7 +127,7 @@ impl SharedConnection {
 
     async fn declare(&self, connection: &Connection) -> Result<(), BrokerError> {
         let channel = connection.create_channel().await?;
-        topology::declare(&channel, self.shared.options.delayed_exchange).await
+        topology::declare(&channel, &self.shared.names, self.shared.options.delayed_exchange).await
     }
 
     pub(super) async fn channel(&self) -> Result<(Arc<Connection>, Channel), BrokerError> {

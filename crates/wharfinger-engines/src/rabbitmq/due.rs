@@ -20,7 +20,6 @@ use super::connection::CONNECT_TIMEOUT;
 use super::error::BrokerError;
 use super::forwarding::{Forward, Forwards, settle};
 use super::publish::LEFT_MS;
-use super::topology::CLEANUP;
 use super::{DelayedMessage, Inner};
 use wharfinger_calls::faults::Faults;
 
@@ -45,7 +44,7 @@ pub struct DueMessages {
 #[must_use = "a message that is neither acknowledged nor rejected is delivered again"]
 pub struct DueMessage {
     pub id: String,
-    pub body: String,
+    pub body: Vec<u8>,
     /// Whether it was delivered before, to any consumer.
     pub redelivered: bool,
     pending: PendingAck,
@@ -152,23 +151,17 @@ impl DueMessages {
         }
     }
 
-    /// Returns the message if it is due. Forwards it if a delay remains, and rejects it if it is not UTF-8.
+    /// Returns the message if it is due. Forwards it if a delay remains.
     fn accept(&mut self, delivery: Delivery, dropped: CancellationToken) -> Option<DueMessage> {
         let Delivery { properties, data, acker, redelivered, .. } = delivery;
         let id = properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default();
         let left_ms = left_ms(properties.headers().as_ref());
-        let next = match String::from_utf8(data) {
-            Ok(body) if left_ms == 0 => {
-                let faults = self.rabbit.shared.options.faults.clone();
-                let pending = PendingAck { acker, settled: false, dropped, faults };
-                return Some(DueMessage { id, body, redelivered, pending });
-            }
-            Ok(body) => Some(DelayedMessage { id, body, delay_ms: left_ms }),
-            Err(_) => {
-                tracing::warn!(id, "rejected a message that is not UTF-8 text");
-                None
-            }
-        };
+        if left_ms == 0 {
+            let faults = self.rabbit.shared.options.faults.clone();
+            let pending = PendingAck { acker, settled: false, dropped, faults };
+            return Some(DueMessage { id, body: data, redelivered, pending });
+        }
+        let next = DelayedMessage { id, body: data, delay_ms: left_ms };
         self.forwards.waiting.push(Forward { next, acker });
         None
     }
@@ -176,17 +169,18 @@ impl DueMessages {
 
 async fn open(rabbit: Arc<Inner>, prefetch: u16) -> Result<Consuming, BrokerError> {
     let (connection, channel) = rabbit.consuming.channel().await?;
+    let queue = rabbit.shared.names.cleanup.as_str();
     let opening = async {
         channel.basic_qos(prefetch.max(1), BasicQosOptions::default()).await?;
         let options = BasicConsumeOptions::default();
-        Ok(channel.basic_consume(CLEANUP.into(), "".into(), options, FieldTable::default()).await?)
+        Ok(channel.basic_consume(queue.into(), "".into(), options, FieldTable::default()).await?)
     };
     let opening = rabbit.shared.options.faults.around("broker consume", opening);
     match timeout(CONNECT_TIMEOUT, opening).await {
         Ok(Ok(consumer)) => Ok(Consuming::new(consumer, channel)),
         Ok(Err(error)) => {
             rabbit.consuming.declare_again();
-            Err(BrokerError::context(error, &format!("consuming queue {CLEANUP}")))
+            Err(BrokerError::context(error, &format!("consuming queue {queue}")))
         }
         Err(_) => {
             rabbit.consuming.discard(&connection);

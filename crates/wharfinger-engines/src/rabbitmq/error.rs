@@ -74,6 +74,8 @@ fn from_reply_code(code: u16, text: &str) -> BrokerError {
     match code {
         // Access refused, not allowed (the virtual host), not implemented.
         403 | 530 | 540 => BrokerError::Refused(text),
+        // The queue is exclusive to a connection of another application.
+        405 if text.contains("RESOURCE_LOCKED") => BrokerError::Refused(text),
         406 | 503 if text.contains("inequivalent") || text.contains("invalid arg") => {
             BrokerError::Refused(text)
         }

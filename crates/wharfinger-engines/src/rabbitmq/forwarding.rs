@@ -18,8 +18,7 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A received message that is not returned to callers.
 pub(super) struct Forward {
-    /// The message to forward. `None`: the message is rejected.
-    pub(super) next: Option<DelayedMessage>,
+    pub(super) next: DelayedMessage,
     pub(super) acker: Acker,
 }
 
@@ -70,15 +69,8 @@ impl Forwards {
 /// the messages that could not be published. They stay unacknowledged, because a requeue would count towards the
 /// delivery limit.
 async fn forward(rabbit: Arc<Inner>, forwards: Vec<Forward>) -> Vec<Forward> {
-    let (mut messages, mut ackers) = (Vec::new(), Vec::new());
-    for Forward { next, acker } in forwards {
-        if let Some(next) = next {
-            messages.push(next);
-            ackers.push(acker);
-        } else if let Err(error) = settle(&acker, false).await {
-            tracing::debug!(%error, "cannot reject a message, it will be delivered again");
-        }
-    }
+    let (messages, ackers): (Vec<_>, Vec<_>) =
+        forwards.into_iter().map(|Forward { next, acker }| (next, acker)).unzip();
     let outcomes = rabbit.publisher.publish_delayed(&messages).await;
     let mut failed = Vec::new();
     for ((next, acker), outcome) in messages.into_iter().zip(ackers).zip(outcomes) {
@@ -90,7 +82,7 @@ async fn forward(rabbit: Arc<Inner>, forwards: Vec<Forward>) -> Vec<Forward> {
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot forward a delayed message, trying again");
-                failed.push(Forward { next: Some(next), acker });
+                failed.push(Forward { next, acker });
             }
         }
     }

@@ -1,5 +1,5 @@
-//! RabbitMQ: delayed messages and wake-ups. Messages contain only ids. The catalog is polled too, so a lost message
-//! only causes a delay. Any message may be delivered twice.
+//! RabbitMQ: delayed messages and wake-ups, with JSON bodies that this module does not read. The catalog is polled too, so
+//! a lost message only causes a delay. Any message may be delivered twice.
 
 mod backoff;
 mod connection;
@@ -27,7 +27,6 @@ pub use wakeups::WakeupListener;
 use self::connection::{Shared, SharedConnection};
 use self::error::is_missing;
 use self::publish::Publisher;
-use self::topology::CLEANUP;
 use wharfinger_calls::faults::Faults;
 
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,6 +35,8 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct RabbitOptions {
     /// `amqp://` or `amqps://`.
     pub url: String,
+    /// The names of all queues and exchanges start with it. Installations with different prefixes can share a broker.
+    pub prefix: String,
     /// Use the exchange type `x-delayed-message`, which needs a plugin of the broker.
     pub delayed_exchange: bool,
     /// The name of this process in the management UI of the broker.
@@ -47,6 +48,7 @@ pub struct RabbitOptions {
 impl fmt::Debug for RabbitOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RabbitOptions")
+            .field("prefix", &self.prefix)
             .field("delayed_exchange", &self.delayed_exchange)
             .field("instance", &self.instance)
             .finish_non_exhaustive()
@@ -58,7 +60,8 @@ impl fmt::Debug for RabbitOptions {
 pub struct DelayedMessage {
     /// At most 255 bytes.
     pub id: String,
-    pub body: String,
+    /// JSON.
+    pub body: Vec<u8>,
     pub delay_ms: u64,
 }
 
@@ -102,7 +105,10 @@ impl Rabbit {
         let connection = &self.0.publisher.connection;
         let (_, channel) = connection.channel().await?;
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        match channel.queue_declare(CLEANUP.into(), options, FieldTable::default()).await {
+        match channel
+            .queue_declare(self.0.shared.names.cleanup.as_str().into(), options, FieldTable::default())
+            .await
+        {
             Ok(_) => Ok(()),
             Err(error) if is_missing(&error) => {
                 connection.declare_again();
@@ -128,9 +134,14 @@ impl Rabbit {
         DueMessages::new(Arc::clone(&self.0), prefetch)
     }
 
-    /// Sends a wake-up to all listening processes. There is no answer from them.
-    pub async fn wake(&self, topic: &str) -> Result<(), BrokerError> {
-        self.0.shared.options.faults.around("broker wake", self.0.publisher.wake(topic)).await
+    /// Sends a wake-up to all listening processes. There is no answer from them. `body` is JSON.
+    pub async fn wake(&self, body: &[u8]) -> Result<(), BrokerError> {
+        self.0.shared.options.faults.around("broker wake", self.0.publisher.wake(body)).await
+    }
+
+    /// Adds a copy of a wake-up that cannot be read to the dead letters.
+    pub async fn dead_letter(&self, body: &[u8]) -> Result<(), BrokerError> {
+        self.0.shared.options.faults.around("broker dead letter", self.0.publisher.dead_letter(body)).await
     }
 
     pub fn wakeups(&self) -> WakeupListener {

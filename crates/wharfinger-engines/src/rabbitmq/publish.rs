@@ -15,10 +15,12 @@ use super::DelayedMessage;
 use super::connection::{CONNECT_TIMEOUT, Shared, SharedConnection};
 use super::delay_queues::{self, DelayStep};
 use super::error::BrokerError;
-use super::topology::{CLEANUP, DELAYED, WAKE, queue_of_step};
 
 /// Header: the remaining delay when the message leaves its delay queue.
 pub(super) const LEFT_MS: &str = "x-wharfinger-left-ms";
+/// Header of a copy among the dead letters: the exchange from which it came.
+const FROM: &str = "x-wharfinger-from";
+const CONTENT_TYPE: &str = "application/json";
 
 /// Messages that are published before their confirms are awaited.
 const WINDOW: usize = 256;
@@ -42,10 +44,10 @@ pub(super) struct Publisher {
 
 /// A message with its exchange and routing key.
 struct OutgoingMessage<'a> {
-    exchange: &'static str,
+    exchange: &'a str,
     key: String,
     mandatory: bool,
-    body: &'a str,
+    body: &'a [u8],
     properties: BasicProperties,
 }
 
@@ -139,30 +141,32 @@ impl Publisher {
     }
 
     fn outgoing<'a>(
-        &self,
+        &'a self,
         message: &'a DelayedMessage,
         position: usize,
     ) -> Result<OutgoingMessage<'a>, BrokerError> {
         let id = ShortString::try_new(message.id.as_str())
             .map_err(|_| BrokerError::Refused("the id of a message is longer than 255 bytes".to_owned()))?;
         let by_exchange = self.shared.options.delayed_exchange;
+        let names = &self.shared.names;
         let next_step = if by_exchange { delay_queues::by_exchange } else { delay_queues::by_queue };
         let mut headers = FieldTable::default();
         let (exchange, key, mandatory) = match next_step(message.delay_ms) {
-            None => ("", CLEANUP.to_owned(), true),
+            None => ("", names.cleanup.clone(), true),
             Some(DelayStep { step_ms, left_ms }) => {
                 headers.insert(LEFT_MS.into(), integer(left_ms));
                 if by_exchange {
                     headers.insert("x-delay".into(), integer(step_ms));
                     // The delayed exchange returns every mandatory message, because it routes none immediately.
-                    (DELAYED, CLEANUP.to_owned(), false)
+                    (names.delayed.as_str(), names.cleanup.clone(), false)
                 } else {
-                    ("", queue_of_step(step_ms), true)
+                    ("", names.queue_of_step(step_ms), true)
                 }
             }
         };
         let properties = BasicProperties::default()
             .with_delivery_mode(PERSISTENT)
+            .with_content_type(CONTENT_TYPE.into())
             .with_message_id(id)
             .with_correlation_id(position.to_string().into())
             .with_headers(headers);
@@ -170,7 +174,7 @@ impl Publisher {
     }
 
     /// Sends a wake-up to all listeners, without a confirm.
-    pub(super) async fn wake(&self, topic: &str) -> Result<(), BrokerError> {
+    pub(super) async fn wake(&self, body: &[u8]) -> Result<(), BrokerError> {
         let waking = async {
             let mut slot = self.wake_channel.lock().await;
             let held = slot.take();
@@ -182,28 +186,52 @@ impl Publisher {
                 Some(open) => open,
                 None => self.connection.channel().await?,
             };
-            let properties =
-                BasicProperties::default().with_delivery_mode(TRANSIENT).with_expiration(WAKE_TTL_MS.into());
-            let options = BasicPublishOptions::default();
-            channel.basic_publish(WAKE.into(), "".into(), options, topic.as_bytes(), properties).await?;
+            let properties = BasicProperties::default()
+                .with_delivery_mode(TRANSIENT)
+                .with_content_type(CONTENT_TYPE.into())
+                .with_expiration(WAKE_TTL_MS.into());
+            let (wake, options) = (self.shared.names.wake.as_str(), BasicPublishOptions::default());
+            channel.basic_publish(wake.into(), "".into(), options, body, properties).await?;
             *slot = Some((connection, channel));
             Ok(())
         };
         timeout(WAKE_TIMEOUT, waking).await.unwrap_or_else(|_| Err(BrokerError::late("sending a wake-up")))
     }
 
-    /// Sends a wake-up without a topic, with a confirm, to check the permission of the user.
+    /// Publishes a copy to the dead letters, with a confirm.
+    pub(super) async fn dead_letter(&self, body: &[u8]) -> Result<(), BrokerError> {
+        let (_connection, channel) = self.open_confirming().await?;
+        let names = &self.shared.names;
+        let mut headers = FieldTable::default();
+        headers.insert(FROM.into(), AMQPValue::LongString(names.wake.as_str().into()));
+        let properties = BasicProperties::default()
+            .with_delivery_mode(PERSISTENT)
+            .with_correlation_id("0".into())
+            .with_headers(headers);
+        let (exchange, key) = ("", names.dead_letters.clone());
+        let outgoing = OutgoingMessage { exchange, key, mandatory: true, body, properties };
+        let deadline = Instant::now() + CONFIRM_TIMEOUT;
+        let confirm = post(&channel, outgoing, deadline).await?;
+        let mut returned = HashSet::new();
+        confirmed(confirm, deadline, &mut returned).await?;
+        match returned.is_empty() {
+            true => Ok(()),
+            false => Err(BrokerError::Returned("there is no queue of dead letters".to_owned())),
+        }
+    }
+
+    /// Sends a wake-up without a body, with a confirm, to check the permission of the user.
     pub(super) async fn check_wake_permission(&self) -> Result<(), BrokerError> {
         let (_, channel) = self.open_confirming().await?;
-        let options = BasicPublishOptions::default();
+        let (wake, options) = (self.shared.names.wake.as_str(), BasicPublishOptions::default());
         let trying = async {
             let properties = BasicProperties::default().with_delivery_mode(TRANSIENT);
-            channel.basic_publish(WAKE.into(), "".into(), options, b"", properties).await?.await
+            channel.basic_publish(wake.into(), "".into(), options, b"", properties).await?.await
         };
         match timeout(CONFIRM_TIMEOUT, trying).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => {
-                Err(BrokerError::from(error).context(&format!("publishing to exchange {WAKE}")))
+                Err(BrokerError::from(error).context(&format!("publishing to exchange {wake}")))
             }
             Err(_) => Err(BrokerError::late("sending a wake-up")),
         }
@@ -224,7 +252,7 @@ async fn post(
 ) -> Result<PublisherConfirm, BrokerError> {
     let OutgoingMessage { exchange, key, mandatory, body, properties } = message;
     let options = BasicPublishOptions { mandatory, ..BasicPublishOptions::default() };
-    let post = channel.basic_publish(exchange.into(), key.into(), options, body.as_bytes(), properties);
+    let post = channel.basic_publish(exchange.into(), key.into(), options, body, properties);
     match timeout_at(deadline, post).await {
         Ok(confirm) => Ok(confirm?),
         Err(_) => Err(BrokerError::late("sending a message")),

@@ -17,7 +17,6 @@ use super::Inner;
 use super::backoff::Backoff;
 use super::connection::CONNECT_TIMEOUT;
 use super::error::BrokerError;
-use super::topology::WAKE;
 
 /// A deleted exchange loses its bindings, and RabbitMQ does not notify the listeners. After this time without a
 /// wake-up, the listener binds its queue again.
@@ -68,8 +67,8 @@ impl WakeupListener {
         }
     }
 
-    /// Returns the topic of the next wake-up. It can be cancelled. After `close`, it never returns.
-    pub async fn next(&mut self) -> String {
+    /// Returns the body of the next wake-up. It can be cancelled. After `close`, it never returns.
+    pub async fn next(&mut self) -> Vec<u8> {
         loop {
             self.listen().await;
             let Some(listening) = &mut self.listening else { continue };
@@ -88,9 +87,9 @@ impl WakeupListener {
             };
             listening.silent_until = Instant::now() + SILENCE_MAX;
             match delivery {
-                // A wake-up without a topic only checks the permission of its sender.
+                // A wake-up without a body only checks the permission of its sender.
                 Some(Ok(delivery)) if delivery.data.is_empty() => {}
-                Some(Ok(delivery)) => return String::from_utf8_lossy(&delivery.data).into_owned(),
+                Some(Ok(delivery)) => return delivery.data,
                 Some(Err(error)) => self.lose(&BrokerError::from(error)),
                 None => self.lose(&BrokerError::Unavailable("the broker cancelled the consumer".to_owned())),
             }
@@ -108,16 +107,17 @@ impl WakeupListener {
 
 async fn open(rabbit: Arc<Inner>) -> Result<Listening, BrokerError> {
     let (connection, channel) = rabbit.consuming.channel().await?;
+    let wake = rabbit.shared.names.wake.as_str();
     let opening = async {
-        // With our own name prefix, one permission pattern covers all queues.
-        let name = format!("{WAKE}.{}", Uuid::new_v4());
+        // With the common prefix, one permission pattern covers all queues.
+        let name = format!("{wake}.{}", Uuid::new_v4());
         let options =
             QueueDeclareOptions { exclusive: true, auto_delete: true, ..QueueDeclareOptions::default() };
         let mut arguments = FieldTable::default();
         arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(QUEUED_MAX));
         channel.queue_declare(name.as_str().into(), options, arguments).await?;
         let (options, none) = (QueueBindOptions::default(), FieldTable::default());
-        channel.queue_bind(name.as_str().into(), WAKE.into(), "".into(), options, none).await?;
+        channel.queue_bind(name.as_str().into(), wake.into(), "".into(), options, none).await?;
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         Ok(channel.basic_consume(name.into(), "".into(), options, FieldTable::default()).await?)
     };

@@ -11,6 +11,7 @@ use wharfinger_calls::faults::Faults;
 pub struct RedisCache {
     connector: Connector,
     catalog_id: String,
+    prefix: String,
     faults: Faults,
     read: Script,
     store: Script,
@@ -22,6 +23,7 @@ impl RedisCache {
         Ok(RedisCache {
             connector: Connector::new(url)?,
             catalog_id,
+            prefix: String::new(),
             faults,
             read: Script::new("return redis.call('GET', KEYS[1])"),
             store: Script::new("redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1"),
@@ -33,8 +35,13 @@ impl RedisCache {
         RedisCache { connector: self.connector.with_timeout(timeout), ..self }
     }
 
+    /// Sets what all keys start with.
+    pub fn with_prefix(self, prefix: &str) -> RedisCache {
+        RedisCache { prefix: prefix.to_owned(), ..self }
+    }
+
     fn key(&self, name: &str) -> String {
-        format!("wharfinger:cache:{}:{name}", self.catalog_id)
+        format!("{}wharfinger:cache:{}:{name}", self.prefix, self.catalog_id)
     }
 
     pub async fn read(&self, name: &str) -> Result<Option<String>, QuotaError> {

@@ -129,18 +129,25 @@ pub struct RedisQuota {
     connector: Connector,
     scripts: Scripts,
     catalog_id: String,
+    prefix: String,
     faults: Faults,
 }
 
 impl RedisQuota {
     /// Parses the URL. Connects at the first call. Counters of other catalogs on the same server are not used.
     pub fn new(url: &str, catalog_id: String, faults: Faults) -> Result<RedisQuota, QuotaError> {
-        Ok(RedisQuota { connector: Connector::new(url)?, scripts: Scripts::new(), catalog_id, faults })
+        let (connector, scripts) = (Connector::new(url)?, Scripts::new());
+        Ok(RedisQuota { connector, scripts, catalog_id, prefix: String::new(), faults })
     }
 
     /// Sets how long to wait for an answer before the server counts as unavailable.
     pub fn with_timeout(self, timeout: Duration) -> RedisQuota {
         RedisQuota { connector: self.connector.with_timeout(timeout), ..self }
+    }
+
+    /// Sets what all keys start with. It must not contain braces (see [`keys`]).
+    pub fn with_prefix(self, prefix: &str) -> RedisQuota {
+        RedisQuota { prefix: prefix.to_owned(), ..self }
     }
 
     /// The server's address, without secrets.
@@ -269,7 +276,7 @@ impl RedisQuota {
         args: &[String],
     ) -> Result<T, QuotaError> {
         let mut call = script.prepare_invoke();
-        for key in keys(tenant) {
+        for key in keys(&self.prefix, tenant) {
             call.key(key);
         }
         call.arg(&self.catalog_id);
@@ -281,11 +288,11 @@ impl RedisQuota {
 }
 
 /// The keys of a tenant, in the order that the scripts expect. The braces put them into one hash slot. A closing brace
-/// in the tenant is encoded, because it would end the hash tag.
-pub fn keys(tenant: &TenantId) -> [String; 6] {
+/// in the tenant is encoded, because it would end the hash tag. A brace in the prefix would begin another one.
+pub fn keys(prefix: &str, tenant: &TenantId) -> [String; 6] {
     let tenant = tenant.as_str().replace('%', "%25").replace('}', "%7D");
     ["used", "limit", "loaded", "inflight", "refunded", "loading"]
-        .map(|name| format!("quota:tenant:{{{tenant}}}:{name}"))
+        .map(|name| format!("{prefix}quota:tenant:{{{tenant}}}:{name}"))
 }
 
 fn words(answer: &[String]) -> Vec<&str> {

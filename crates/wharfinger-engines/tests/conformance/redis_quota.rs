@@ -75,6 +75,7 @@ on_one_server_and_on_a_cluster! {
     the_default_limit_comes_with_each_reservation
     numbers_above_the_exact_range_of_lua_are_counted_exactly
     catalogs_do_not_share_counters
+    installations_with_different_prefixes_do_not_touch_each_other
 }
 
 async fn counters_that_were_not_loaded_are_not_guessed(url: &str) {
@@ -153,7 +154,7 @@ async fn any_missing_key_requires_a_reload(url: &str) {
     let quota = quota(url, "c");
     let client = redis::Client::open(url).expect("a URL of Redis");
     let mut raw = client.get_multiplexed_async_connection().await.expect("a connection");
-    for key in &keys(&tenant())[..5] {
+    for key in &keys("", &tenant())[..5] {
         announce_and_load(&quota, load(3, 40)).await;
         assert_eq!(reserve(&quota, 1, 1).await, counted(3, 100));
         let gone: u64 = redis::cmd("DEL").arg(key).query_async(&mut raw).await.expect("deleted");
@@ -191,6 +192,24 @@ async fn catalogs_do_not_share_counters(url: &str) {
     assert_eq!(announce_and_load(&ours, load(1, 40)).await, LoadResult::Loaded { used_bytes_before: None });
     assert_eq!(reserve(&ours, 1, 60).await, counted(1, 100));
     assert_eq!(reserve(&theirs, 1, 1).await, Reservation::Reload);
+}
+
+/// Each keeps its counters. Without prefixes, the second load would make the first one invalid.
+async fn installations_with_different_prefixes_do_not_touch_each_other(url: &str) {
+    let (ours, theirs) =
+        (quota(url, "ours").with_prefix("shop:"), quota(url, "theirs").with_prefix("shop-test:"));
+    announce_and_load(&ours, load(1, 40)).await;
+    announce_and_load(&theirs, load(7, 0)).await;
+    assert_eq!(reserve(&ours, 1, 60).await, counted(1, 100));
+    assert_eq!(reserve(&theirs, 1, 100).await, counted(7, 100));
+    assert_eq!(reserve(&quota(url, "ours"), 2, 1).await, Reservation::Reload, "the keys without a prefix");
+    let client = redis::Client::open(url).expect("a URL of Redis");
+    let mut raw = client.get_multiplexed_async_connection().await.expect("a connection");
+    for (key, used) in [("shop:", "100"), ("shop-test:", "100")] {
+        let key = format!("{key}quota:tenant:{{%7Dhar{{bour%25}}:used");
+        let found: String = redis::cmd("GET").arg(key).query_async(&mut raw).await.expect("read");
+        assert_eq!(found, used);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,18 +1,22 @@
 //! Delayed checks through the broker. Outbox lines are published with a delay. A message that comes back when its check
 //! is due is claimed in the catalog, acknowledged, and only then run. The poller runs the checks that the broker loses.
+//! A message that cannot be read goes to the dead letters: another application may have sent it, and may need it.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use wharfinger_calls::faults::Faults;
-use wharfinger_catalog::{CatalogError, Destination, JobClaim, OutboxLine, OutboxPayload};
+use wharfinger_catalog::{CatalogError, Destination, JobClaim, OutboxPayload, WaitingCheck};
 use wharfinger_engines::rabbitmq::{DelayedMessage, DueMessage, DueMessages, Rabbit, RabbitOptions};
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::JobId;
+use wharfinger_lifecycle::limits::clip;
 use wharfinger_lifecycle::retry::Backoff;
 
 use crate::checks;
+use crate::checks::message_body::{self, Message};
 use crate::config::Settings;
 use crate::core::Core;
 use crate::core::OpenError;
@@ -22,6 +26,8 @@ use crate::uploads::Uploads;
 use crate::uploads::init::CHECK_QUEUE;
 
 const CLAIM_LINES: usize = 200;
+/// Of the id of a foreign message in the log.
+const MESSAGE_ID_BYTES_MAX: usize = 100;
 /// How long claimed lines are hidden. If the process dies with them, they are sent again after this.
 const HIDDEN_MS: i64 = 30_000;
 const RETRY: Backoff = Backoff { base_ms: 1_000, cap_ms: 60_000 };
@@ -31,13 +37,14 @@ const PREFETCH: u16 = 64;
 const BATCH_WAIT: Duration = Duration::from_millis(20);
 /// While the broker answers, the poller runs a check only when its message is this late.
 const DELIVERY_GRACE_MS: i64 = 30_000;
+const WAKEUPS: &str = "wakeups";
 /// Wake-ups within this time are sent as one.
-pub const WAKE_PAUSE: Duration = Duration::from_millis(20);
-pub const CLEANUPS: &str = "cleanups";
+const WAKE_PAUSE: Duration = Duration::from_millis(20);
 
 pub fn rabbit_options(settings: &Settings, faults: &Faults) -> Option<RabbitOptions> {
     settings.broker_rabbit.as_ref().map(|url| RabbitOptions {
         url: url.clone(),
+        prefix: settings.amqp_prefix.clone(),
         delayed_exchange: settings.amqp_delayed_exchange,
         instance: settings.instance_id.clone(),
         faults: faults.clone(),
@@ -114,34 +121,50 @@ pub async fn relay(core: &Core, broker: &Broker) -> Result<u64, CatalogError> {
         if lines.is_empty() {
             return Ok(arrived);
         }
-        let messages: Vec<DelayedMessage> = lines.iter().filter_map(|line| message(line, now)).collect();
+        let jobs: Vec<JobId> = lines.iter().filter_map(|line| job_of(&line.payload)).collect();
+        let checks = core.catalog.waiting_checks(&jobs).await?;
+        let checks: BTreeMap<JobId, WaitingCheck> =
+            checks.into_iter().map(|check| (check.job, check)).collect();
+        let (mut done, mut sent, mut messages) = (Vec::new(), Vec::new(), Vec::new());
+        for line in lines {
+            match job_of(&line.payload).and_then(|job| checks.get(&job)) {
+                Some(check) => {
+                    messages.push(delayed(line.id.clone(), check, now));
+                    sent.push(line);
+                }
+                // Its upload was confirmed or deleted in the meantime, or its check runs.
+                None => done.push(line.id),
+            }
+        }
         let outcomes = broker.rabbit.publish_delayed(&messages).await;
-        let (mut done, mut late, mut why) = (Vec::new(), Vec::new(), String::new());
-        for (line, outcome) in lines.iter().zip(outcomes) {
+        let (mut late, mut why, mut attempts) = (Vec::new(), String::new(), 0);
+        for (line, outcome) in sent.into_iter().zip(outcomes) {
             match outcome {
-                Ok(()) => done.push(line.id.clone()),
+                Ok(()) => {
+                    arrived += 1;
+                    done.push(line.id);
+                }
                 Err(error) => {
                     why = error.to_string();
-                    late.push(line.clone());
+                    attempts = line.attempts;
+                    late.push(line.id);
                 }
             }
         }
-        arrived += done.len() as u64;
         core.catalog.outbox_delivered(done).await?;
-        if let Some(first) = late.first() {
-            let delay = RETRY.delay_ms(first.attempts + 1, rand::random());
+        if !late.is_empty() {
+            let delay = RETRY.delay_ms(attempts + 1, rand::random());
             let until = core.clock.now().saturating_add(i64::try_from(delay).unwrap_or(i64::MAX / 4));
-            let ids = late.into_iter().map(|line| line.id).collect();
-            core.catalog.delay_outbox(ids, &why, until).await?;
+            core.catalog.delay_outbox(late, &why, until).await?;
             broker.set_up(false, Some(&why));
             return Ok(arrived);
         }
     }
 }
 
-fn message(line: &OutboxLine, now: UnixMs) -> Option<DelayedMessage> {
-    match line.payload {
-        OutboxPayload::Check { job, due_at } => Some(delayed(line.id.clone(), job, due_at, now)),
+fn job_of(payload: &OutboxPayload) -> Option<JobId> {
+    match payload {
+        OutboxPayload::Check { job, .. } => Some(*job),
         OutboxPayload::Refund { .. }
         | OutboxPayload::Notification { .. }
         | OutboxPayload::Alert { .. }
@@ -149,9 +172,9 @@ fn message(line: &OutboxLine, now: UnixMs) -> Option<DelayedMessage> {
     }
 }
 
-fn delayed(id: String, job: JobId, due_at: UnixMs, now: UnixMs) -> DelayedMessage {
-    let delay_ms = u64::try_from(due_at.saturating_sub(now)).unwrap_or(0);
-    DelayedMessage { id, body: job.to_string(), delay_ms }
+fn delayed(id: String, check: &WaitingCheck, now: UnixMs) -> DelayedMessage {
+    let delay_ms = u64::try_from(check.run_at.saturating_sub(now)).unwrap_or(0);
+    DelayedMessage { id, body: message_body::check_orphan(check), delay_ms }
 }
 
 /// Runs the checks that the broker delivers, until `stop` is cancelled.
@@ -181,18 +204,13 @@ async fn run(uploads: &Uploads, broker: &Broker, messages: Vec<DueMessage>) -> R
     let core = &uploads.core;
     let (mut ids, mut known) = (Vec::new(), Vec::new());
     for message in messages {
-        match message.body.parse::<JobId>() {
-            Ok(id) => {
+        match message_body::parse(&message.body) {
+            Ok(Message::CheckOrphan(id)) => {
                 ids.push(id);
                 known.push(message);
             }
-            Err(_) => {
-                tracing::error!(
-                    job = CHECK_QUEUE,
-                    "a message without a job id was moved to the dead letters"
-                );
-                let _ = message.reject().await;
-            }
+            Ok(Message::RunCleanups) => reject(message, "it is a wake-up, not a check").await,
+            Err(error) => reject(message, &error.to_string()).await,
         }
     }
     let claim = JobClaim { limit: ids.len(), ..checks::claim(core) };
@@ -209,14 +227,70 @@ async fn run(uploads: &Uploads, broker: &Broker, messages: Vec<DueMessage>) -> R
     early
 }
 
+/// Moves a message to the dead letters. After an error it is delivered again, so it is counted only once it is there.
+async fn reject(message: DueMessage, why: &str) {
+    let id = clip(&message.id, MESSAGE_ID_BYTES_MAX).to_owned();
+    match message.reject().await {
+        Ok(()) => {
+            metric::broker_unknown_message();
+            tracing::error!(
+                job = CHECK_QUEUE,
+                messageId = id,
+                error = why,
+                action = "rejected",
+                "a message that cannot be read was moved to the dead letters"
+            );
+        }
+        Err(error) => tracing::warn!(job = CHECK_QUEUE, messageId = id, error = %error,
+            "cannot move a message to the dead letters, it will be delivered again"),
+    }
+}
+
+/// Wakes the reapers of other processes, until `stop` is cancelled.
+pub async fn send_wakeups(core: &Core, broker: &Broker, stop: &CancellationToken) {
+    let body = message_body::run_cleanups();
+    while stop.run_until_cancelled(core.wakeups.other_processes.notified()).await.is_some() {
+        // A lost wake-up costs a little time: every reaper also polls.
+        let _ = broker.rabbit.wake(&body).await;
+        tokio::time::sleep(WAKE_PAUSE).await;
+    }
+}
+
+/// Wakes what other processes ask for, until `stop` is cancelled. A wake-up cannot be rejected, because each process has
+/// its own copy. So a copy of one that cannot be read is added to the dead letters.
+pub async fn receive_wakeups(core: &Core, broker: &Broker, stop: &CancellationToken) {
+    let mut wakes = broker.rabbit.wakeups();
+    while let Some(body) = stop.run_until_cancelled(wakes.next()).await {
+        let why = match message_body::parse(&body) {
+            Ok(Message::RunCleanups) => {
+                core.wakeups.cleanup.notify_one();
+                continue;
+            }
+            Ok(Message::CheckOrphan(_)) => "it is a check, not a wake-up".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        metric::broker_unknown_message();
+        match broker.rabbit.dead_letter(&body).await {
+            Ok(()) => tracing::error!(
+                job = WAKEUPS,
+                error = why,
+                action = "rejected",
+                "a wake-up that cannot be read was added to the dead letters"
+            ),
+            Err(error) => tracing::error!(job = WAKEUPS, error = why, cause = %error, action = "dropped",
+                "a wake-up that cannot be read could not be added to the dead letters"),
+        }
+    }
+}
+
 /// Publishes the checks again that are not due yet, because a fresh URL moved their time.
 async fn publish_again(core: &Core, broker: &Broker, ids: &[JobId]) -> Result<(), VerbError> {
     let now = core.clock.now();
-    let waiting = core.catalog.waiting_jobs(ids).await?;
+    let waiting = core.catalog.waiting_checks(ids).await?;
     let again: Vec<DelayedMessage> = waiting
-        .into_iter()
-        .filter(|(_, run_at)| *run_at > now)
-        .map(|(job, run_at)| delayed(job.to_string(), job, run_at, now))
+        .iter()
+        .filter(|check| check.run_at > now)
+        .map(|check| delayed(check.job.to_string(), check, now))
         .collect();
     if again.is_empty() {
         return Ok(());

@@ -1,5 +1,6 @@
 //! Delayed checks: jobs that check an upload when its upload window is over.
 
+pub mod message_body;
 pub mod messages;
 
 use std::time::Duration;

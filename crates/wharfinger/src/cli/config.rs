@@ -18,13 +18,13 @@ pub(super) fn run(flags: &Flags, arguments: Arguments) -> Result<(), Failure> {
     // Reports invalid values, as `serve` does.
     Settings::from_values(&values)?;
     let rows = SETTINGS.iter().map(|setting| {
-        let (value, origin) = values.with_origin(setting.env).unwrap_or(("", "not set"));
+        let (value, origin) = values.with_origin(setting).unwrap_or_else(|| (String::new(), "not set"));
         let value = match setting.secret {
             // A URL may contain a password although the setting is not marked as a secret.
-            false if value.contains("://") => mask_url(value),
-            false => value.to_owned(),
-            true if setting.env.ends_with("WEBHOOK_URL") => mask_path(value),
-            true if setting.env.ends_with("_URL") || value.is_empty() => mask_url(value),
+            false if value.contains("://") => mask_url(&value),
+            false => value,
+            true if setting.env.ends_with("WEBHOOK_URL") => mask_path(&value),
+            true if setting.env.ends_with("_URL") || value.is_empty() => mask_url(&value),
             true => HIDDEN.to_owned(),
         };
         (setting.env, value, origin)

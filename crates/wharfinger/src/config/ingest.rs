@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use wharfinger_stores::StoreConfig;
 
-use super::duration::parse_duration_ms;
 use super::layers::Values;
 use super::{BadSetting, DURATION_MS_MAX, blob_url, boolean};
 
@@ -70,12 +69,12 @@ impl IngestSettings {
             place: blob_url::events_place(values, data_dir)?,
             batch_events: values.integer("INGEST_BATCH_EVENTS", 1, 10_000_000)? as usize,
             batch_bytes: batch_bytes as usize,
-            batch_age_ms: values.integer("INGEST_BATCH_AGE_MS", 1, 3_600_000)?,
+            batch_age_ms: values.duration_ms("INGEST_BATCH_AGE_MS", 1, 3_600_000)?,
             inflated_bytes_max: inflated_bytes_max as usize,
             memory_bytes: memory_bytes as usize,
             segments_dir: data_dir.join("ingest"),
             spool_dir: values.get("DLQ_DIR").map_or_else(|| data_dir.join("dlq"), PathBuf::from),
-            spool_age_ms_max: age("DLQ_MAX_AGE", values)?,
+            spool_age_ms_max: values.duration_ms("DLQ_MAX_AGE", 1, DURATION_MS_MAX)? as i64,
             spool_bytes_max: values.size("DLQ_MAX_SIZE_BYTES", 1, 1 << 60)?,
             archive,
         })
@@ -90,13 +89,5 @@ fn ack(word: &str) -> Result<Ack, BadSetting> {
         other => {
             Err(BadSetting::new("INGEST_ACK", format!("must be `memory`, `disk` or `stored`, not `{other}`")))
         }
-    }
-}
-
-fn age(name: &'static str, values: &Values) -> Result<i64, BadSetting> {
-    let ms = parse_duration_ms(&values.text(name)?).map_err(|problem| BadSetting::new(name, problem))?;
-    match u64::try_from(ms).is_ok_and(|ms| ms <= DURATION_MS_MAX) {
-        true => Ok(ms),
-        false => Err(BadSetting::new(name, "must be at most ten years, for example 168h")),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::BadSetting;
+use super::duration::{format_ms, parse_go_ms};
 use super::size::parse_size;
 
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +13,26 @@ pub struct Setting {
     pub secret: bool,
     /// An empty variable is a valid value, and does not count as unset.
     takes_empty: bool,
+    kind: Kind,
 }
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Other,
+    /// A number without a unit counts in this one. `None`: a unit is needed.
+    Duration(Option<Unit>),
+    Cron,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Unit {
+    ms: u64,
+    name: &'static str,
+}
+
+const MS: Option<Unit> = Some(Unit { ms: 1, name: "milliseconds" });
+const SECONDS: Option<Unit> = Some(Unit { ms: 1_000, name: "seconds" });
+const DAYS: Option<Unit> = Some(Unit { ms: 86_400_000, name: "days" });
 
 impl Setting {
     /// Its key in a settings file.
@@ -22,15 +42,23 @@ impl Setting {
 }
 
 const fn plain(env: &'static str) -> Setting {
-    Setting { env, secret: false, takes_empty: false }
+    Setting { env, secret: false, takes_empty: false, kind: Kind::Other }
 }
 
 const fn list(env: &'static str) -> Setting {
-    Setting { env, secret: false, takes_empty: true }
+    Setting { takes_empty: true, ..plain(env) }
 }
 
 const fn secret(env: &'static str) -> Setting {
-    Setting { env, secret: true, takes_empty: false }
+    Setting { secret: true, ..plain(env) }
+}
+
+const fn duration(env: &'static str, unit: Option<Unit>) -> Setting {
+    Setting { kind: Kind::Duration(unit), ..plain(env) }
+}
+
+const fn cron(env: &'static str) -> Setting {
+    Setting { kind: Kind::Cron, ..plain(env) }
 }
 
 pub const SETTINGS: &[Setting] = &[
@@ -43,7 +71,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("WHARFINGER_TRUSTED_PROXIES"),
     plain("INSTANCE_ID"),
     plain("ACCESS_LOG"),
-    plain("SHUTDOWN_DRAIN_MS"),
+    duration("SHUTDOWN_DRAIN_MS", MS),
     plain("WHARFINGER_DATA_DIR"),
     secret("WHARFINGER_DATABASE_URL"),
     plain("WHARFINGER_DATABASE_SCHEMA"),
@@ -51,9 +79,11 @@ pub const SETTINGS: &[Setting] = &[
     plain("WHARFINGER_BLOB_PUBLIC_ENDPOINT"),
     secret("WHARFINGER_QUOTA_URL"),
     plain("QUOTA_WITHOUT_REDIS"),
-    plain("QUOTA_REDIS_TIMEOUT_MS"),
+    duration("QUOTA_REDIS_TIMEOUT_MS", MS),
+    plain("REDIS_PREFIX"),
     secret("WHARFINGER_BROKER_URL"),
     plain("AMQP_DELAYED_EXCHANGE"),
+    plain("AMQP_PREFIX"),
     secret("WHARFINGER_JWT_SECRET"),
     plain("WHARFINGER_JWKS_FILE"),
     plain("WHARFINGER_JWKS_URL"),
@@ -76,38 +106,39 @@ pub const SETTINGS: &[Setting] = &[
     plain("TENANT_MAX_FILES"),
     plain("MIN_CHARGE_BYTES"),
     plain("UNCONFIRMED_LIMIT_PERCENT"),
-    plain("UPLOAD_WINDOW_MS"),
-    plain("UPLOAD_GRACE_MS"),
+    duration("UPLOAD_WINDOW_MS", MS),
+    duration("UPLOAD_GRACE_MS", MS),
     plain("UPLOAD_MIN_RATE_BYTES"),
     plain("MULTIPART_THRESHOLD_BYTES"),
     plain("UPLOAD_WINDOW_POLICY"),
-    plain("UPLOAD_WINDOW_SCHEDULE"),
-    plain("IDEMPOTENCY_TTL_MS"),
-    plain("BATCH_TIMEOUT_MS"),
-    plain("BATCH_TIMEOUT_SCHEDULE"),
-    plain("TOMBSTONE_RETENTION_DAYS"),
+    cron("UPLOAD_WINDOW_SCHEDULE"),
+    duration("IDEMPOTENCY_TTL_MS", MS),
+    duration("BATCH_TIMEOUT_MS", MS),
+    cron("BATCH_TIMEOUT_SCHEDULE"),
+    duration("TOMBSTONE_RETENTION_DAYS", DAYS),
     plain("CLEANUP_MAX_ATTEMPTS"),
-    plain("CLEANUP_SWEEP_SCHEDULE"),
-    plain("ORPHAN_CLEANUP_SCHEDULE"),
-    plain("ORPHAN_BLOB_GRACE_MS"),
+    cron("CLEANUP_SWEEP_SCHEDULE"),
+    cron("ORPHAN_CLEANUP_SCHEDULE"),
+    duration("ORPHAN_BLOB_GRACE_MS", MS),
     plain("ORPHAN_DELETE_LIMIT_PERCENT"),
-    plain("DELETION_LOG_DAYS"),
-    plain("AUDIT_LOG_DAYS"),
-    plain("ABANDONED_UPLOAD_THRESHOLD_MS"),
-    plain("FAILED_FILE_RETENTION_DAYS"),
-    plain("FAILED_FILE_RETENTION_MS"),
-    plain("FAILED_FILE_WARNING_DAYS"),
-    plain("FAILED_FILE_WARNING_MS"),
-    plain("QUOTA_SYNC_SCHEDULE"),
-    plain("DASHBOARD_CACHE_TTL"),
+    duration("DELETION_LOG_DAYS", DAYS),
+    duration("AUDIT_LOG_DAYS", DAYS),
+    duration("ABANDONED_UPLOAD_THRESHOLD_MS", MS),
+    duration("FAILED_FILE_RETENTION_DAYS", DAYS),
+    duration("FAILED_FILE_RETENTION_MS", MS),
+    duration("FAILED_FILE_WARNING_DAYS", DAYS),
+    duration("FAILED_FILE_WARNING_MS", MS),
+    duration("QUARANTINE_RETENTION_DAYS", DAYS),
+    cron("QUOTA_SYNC_SCHEDULE"),
+    duration("DASHBOARD_CACHE_TTL", SECONDS),
     secret("OTEL_EXPORTER_OTLP_ENDPOINT"),
     list("PIPELINE_STAGES"),
     list("PIPELINE_BUILTIN_STAGES"),
     plain("PIPELINE_SCAN_FIRST"),
     plain("PIPELINE_CONCURRENCY"),
-    plain("STUCK_FILE_THRESHOLD_MS"),
+    duration("STUCK_FILE_THRESHOLD_MS", MS),
     plain("MAX_STUCK_RETRIES"),
-    plain("STUCK_RECOVERY_SCHEDULE"),
+    cron("STUCK_RECOVERY_SCHEDULE"),
     plain("CLAMD_URL"),
     plain("SCAN_HASHES_FILE"),
     plain("DERIVED_MAX_FACTOR"),
@@ -118,7 +149,7 @@ pub const SETTINGS: &[Setting] = &[
     plain("EXTRACT_INFLATED_BYTES_MAX"),
     plain("EXTRACT_MEMORY_BYTES_MAX"),
     plain("EXTRACT_PAGES_MAX"),
-    plain("EXTRACT_TIMEOUT_MS"),
+    duration("EXTRACT_TIMEOUT_MS", MS),
     plain("CHUNK_UNIT"),
     plain("CHUNK_SIZE"),
     plain("CHUNK_OVERLAP"),
@@ -126,8 +157,8 @@ pub const SETTINGS: &[Setting] = &[
     plain("EMBEDDINGS_MODEL"),
     secret("EMBEDDINGS_API_KEY"),
     plain("JOB_MAX_ATTEMPTS"),
-    plain("STAGE_TIMEOUT_MS"),
-    plain("JOB_LEASE_MS"),
+    duration("STAGE_TIMEOUT_MS", MS),
+    duration("JOB_LEASE_MS", MS),
     secret("WEBHOOK_URL"),
     secret("WEBHOOK_SECRET"),
     plain("WEBHOOK_ALLOW_PRIVATE"),
@@ -136,11 +167,11 @@ pub const SETTINGS: &[Setting] = &[
     plain("INGEST_BLOB_URL"),
     plain("INGEST_BATCH_EVENTS"),
     plain("INGEST_BATCH_BYTES"),
-    plain("INGEST_BATCH_AGE_MS"),
+    duration("INGEST_BATCH_AGE_MS", MS),
     plain("INGEST_MAX_INFLATED_BYTES"),
     plain("INGEST_MEMORY_BYTES"),
     plain("DLQ_DIR"),
-    plain("DLQ_MAX_AGE"),
+    duration("DLQ_MAX_AGE", None),
     plain("DLQ_MAX_SIZE_BYTES"),
     plain("AUDIT_TO_INGEST"),
 ];
@@ -284,9 +315,20 @@ impl Values {
         self.store.get(name).cloned()
     }
 
-    /// The value and the layer that set it.
-    pub fn with_origin(&self, name: &str) -> Option<(&str, &str)> {
-        self.settings.get(name).map(|(value, origin)| (value.as_str(), origin.as_str()))
+    /// The value as it is in force, and the layer that set it: a duration in the unit of its setting where that is exact,
+    /// a cron schedule without quotes.
+    pub fn with_origin(&self, setting: &Setting) -> Option<(String, &str)> {
+        let (value, origin) = self.settings.get(setting.env)?;
+        let value = match setting.kind {
+            Kind::Duration(unit) => match (parse_in(value, unit), unit) {
+                (Some(ms), Some(unit)) if ms % unit.ms == 0 => (ms / unit.ms).to_string(),
+                (Some(ms), _) => format_ms(ms),
+                (None, _) => value.clone(),
+            },
+            Kind::Cron => unquoted(value).to_owned(),
+            Kind::Other => value.clone(),
+        };
+        Some((value, origin))
     }
 
     pub(super) fn text(&self, name: &'static str) -> Result<String, BadSetting> {
@@ -306,6 +348,38 @@ impl Values {
         })
     }
 
+    /// In milliseconds. A number without a unit counts in the unit of the setting.
+    pub(super) fn duration_ms(&self, name: &'static str, min: u64, max: u64) -> Result<u64, BadSetting> {
+        let text = self.text(name)?;
+        let unit =
+            SETTINGS.iter().find(|setting| setting.env == name).and_then(|setting| match setting.kind {
+                Kind::Duration(unit) => unit,
+                Kind::Cron | Kind::Other => None,
+            });
+        let ms = parse_in(&text, unit).filter(|ms| (min..=max).contains(ms));
+        ms.ok_or_else(|| {
+            let default = default_of(name).and_then(|value| parse_in(&value, unit)).filter(|ms| *ms > 0);
+            let example = default.unwrap_or(3_600_000);
+            let number = unit.filter(|unit| example % unit.ms == 0);
+            let number = number.map(|unit| format!("{} ({}) or ", example / unit.ms, unit.name));
+            BadSetting::new(
+                name,
+                format!(
+                    "must be a duration from {} to {}, for example {}{}, not `{text}`",
+                    format_ms(min),
+                    format_ms(max),
+                    number.unwrap_or_default(),
+                    format_ms(example)
+                ),
+            )
+        })
+    }
+
+    /// A cron schedule. Files of variables may have it in quotes, because of its spaces.
+    pub(super) fn schedule(&self, name: &'static str) -> Result<String, BadSetting> {
+        Ok(unquoted(&self.text(name)?).to_owned())
+    }
+
     pub(super) fn size(&self, name: &'static str, min: u64, max: u64) -> Result<u64, BadSetting> {
         let text = self.text(name)?;
         let bytes = parse_size(&text).filter(|bytes| (min..=max).contains(bytes));
@@ -318,6 +392,21 @@ impl Values {
 
 fn unreadable(file: &str, error: &std::io::Error) -> BadSetting {
     BadSetting::new(file, format!("cannot read this settings file: {error}"))
+}
+
+/// A duration as Go writes it, or a number in this unit.
+fn parse_in(text: &str, unit: Option<Unit>) -> Option<u64> {
+    match (text.trim().parse::<u64>(), unit) {
+        (Ok(number), Some(unit)) => number.checked_mul(unit.ms),
+        _ => parse_go_ms(text),
+    }
+}
+
+/// Without one pair of quotes around it.
+fn unquoted(text: &str) -> &str {
+    let text = text.trim();
+    let inner = ['\'', '"'].into_iter().find_map(|quote| text.strip_prefix(quote)?.strip_suffix(quote));
+    inner.map_or(text, str::trim)
 }
 
 fn default_of(name: &str) -> Option<String> {

@@ -13,6 +13,8 @@ mod pipeline;
 mod secrets;
 mod size;
 mod sweeps;
+#[cfg(test)]
+mod tests;
 mod tokens;
 
 use std::path::PathBuf;
@@ -96,6 +98,10 @@ pub struct Settings {
     /// RabbitMQ that delivers delayed checks. None: the database is polled.
     pub broker_rabbit: Option<String>,
     pub amqp_delayed_exchange: bool,
+    /// The names of all our exchanges and queues start with it.
+    pub amqp_prefix: String,
+    /// All our keys in Redis start with it.
+    pub redis_prefix: String,
     pub jwt_secret: Option<String>,
     pub access_log: AccessLog,
     pub metrics: MetricsAccess,
@@ -141,7 +147,8 @@ pub struct Settings {
 }
 
 /// The limit for windows, leases and retentions: ten years, far from any overflow.
-const DURATION_MS_MAX: u64 = 10 * 366 * 86_400_000;
+const DURATION_MS_MAX: u64 = 10 * 366 * DAY_MS;
+const DAY_MS: u64 = 86_400_000;
 
 impl Settings {
     /// Reads every layer and checks every value.
@@ -158,7 +165,7 @@ impl Settings {
                 .get("WHARFINGER_CORS_ORIGINS")
                 .map_or_else(|| Ok(Vec::new()), |list| cors_origins(&list))?,
             instance_id: values.get("INSTANCE_ID").unwrap_or_else(layers::host_name),
-            shutdown_drain_ms: values.integer("SHUTDOWN_DRAIN_MS", 0, 3_600_000)?,
+            shutdown_drain_ms: values.duration_ms("SHUTDOWN_DRAIN_MS", 0, 3_600_000)?,
             database: database_url(&values.text("WHARFINGER_DATABASE_URL")?, &data_dir)?,
             database_schema: database_schema(values.text("WHARFINGER_DATABASE_SCHEMA")?)?,
             blobs: blob_url::blob_place(values, &data_dir)?,
@@ -172,9 +179,11 @@ impl Settings {
                     return Err(BadSetting::new("QUOTA_WITHOUT_REDIS", problem));
                 }
             },
-            quota_redis_timeout_ms: values.integer("QUOTA_REDIS_TIMEOUT_MS", 1, 30_000)?,
+            quota_redis_timeout_ms: values.duration_ms("QUOTA_REDIS_TIMEOUT_MS", 1, 30_000)?,
             broker_rabbit: engine_url("WHARFINGER_BROKER_URL", values, &["amqp://", "amqps://"])?,
             amqp_delayed_exchange: boolean("AMQP_DELAYED_EXCHANGE", values)?,
+            amqp_prefix: amqp_prefix(values.text("AMQP_PREFIX")?)?,
+            redis_prefix: redis_prefix(values.get("REDIS_PREFIX").unwrap_or_default())?,
             access_log: access_log(&values.text("ACCESS_LOG")?)?,
             metrics: metrics_access(values)?,
             metrics_listen: values.get("WHARFINGER_METRICS_LISTEN"),
@@ -202,21 +211,21 @@ impl Settings {
                 REQUESTS_PER_SECOND_MAX.into(),
             )? as u32,
             unconfirmed_limit_percent: values.integer("UNCONFIRMED_LIMIT_PERCENT", 1, 100)? as u8,
-            upload_window_ms: values.integer("UPLOAD_WINDOW_MS", 1, 7 * 86_400_000)? as i64,
-            upload_grace_ms: values.integer("UPLOAD_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
+            upload_window_ms: values.duration_ms("UPLOAD_WINDOW_MS", 1, 7 * 86_400_000)? as i64,
+            upload_grace_ms: values.duration_ms("UPLOAD_GRACE_MS", 0, DURATION_MS_MAX)? as i64,
             upload_min_rate_bytes: values.size("UPLOAD_MIN_RATE_BYTES", 1, u64::MAX)?,
             window_policy: window_policy(&values.text("UPLOAD_WINDOW_POLICY")?)?,
             otlp_endpoint: otlp_endpoint(values)?,
-            dashboard_cache_ms: 1_000 * values.integer("DASHBOARD_CACHE_TTL", 0, 86_400)? as i64,
-            idempotency_ttl_ms: values.integer("IDEMPOTENCY_TTL_MS", 1, DURATION_MS_MAX)? as i64,
-            batch_timeout_ms: values.integer("BATCH_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
-            tombstone_ms: values.integer("TOMBSTONE_RETENTION_DAYS", 1, 3_650)? as i64 * 86_400_000,
+            dashboard_cache_ms: values.duration_ms("DASHBOARD_CACHE_TTL", 0, DAY_MS)? as i64,
+            idempotency_ttl_ms: values.duration_ms("IDEMPOTENCY_TTL_MS", 1, DURATION_MS_MAX)? as i64,
+            batch_timeout_ms: values.duration_ms("BATCH_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
+            tombstone_ms: values.duration_ms("TOMBSTONE_RETENTION_DAYS", DAY_MS, 3_650 * DAY_MS)? as i64,
             cleanup_max_attempts: values.integer("CLEANUP_MAX_ATTEMPTS", 1, 1_000)? as u32,
             sweeps: SweepSettings::from_values(values)?,
             pipeline: PipelineSettings::from_values(values)?,
             job_max_attempts: values.integer("JOB_MAX_ATTEMPTS", 1, 1_000)? as u32,
-            stage_timeout_ms: values.integer("STAGE_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
-            job_lease_ms: values.integer("JOB_LEASE_MS", 100, DURATION_MS_MAX)? as i64,
+            stage_timeout_ms: values.duration_ms("STAGE_TIMEOUT_MS", 1, DURATION_MS_MAX)? as i64,
+            job_lease_ms: values.duration_ms("JOB_LEASE_MS", 100, DURATION_MS_MAX)? as i64,
             notify: NotifySettings::from_values(values)?,
             hooks: HookSettings::from_values(values)?,
             ingest: IngestSettings::from_values(values, &data_dir)?,
@@ -262,6 +271,36 @@ fn engine_url(name: &'static str, values: &Values, schemes: &[&str]) -> Result<O
                 format!("must be `database:` or start with {schemes}, for example {example}"),
             ))
         }
+    }
+}
+
+fn amqp_prefix(prefix: String) -> Result<String, BadSetting> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    // Names have at most 255 bytes, and those with `amq.` belong to the broker.
+    match (1..=100).contains(&prefix.len()) && prefix.chars().all(is_plain) && !prefix.starts_with("amq.") {
+        true => Ok(prefix),
+        false => Err(BadSetting::new(
+            "AMQP_PREFIX",
+            format!(
+                "must have 1 to 100 letters, digits, dots, hyphens or underscores, and not start with `amq.`, for \
+                 example wharfinger-test, not `{prefix}`"
+            ),
+        )),
+    }
+}
+
+/// Without braces: they would begin another hash tag, and a cluster would put all tenants into one slot.
+fn redis_prefix(prefix: String) -> Result<String, BadSetting> {
+    let is_plain = |c: char| c.is_ascii_graphic() && !"{}*?[]\\".contains(c);
+    match prefix.len() <= 100 && prefix.chars().all(is_plain) {
+        true => Ok(prefix),
+        false => Err(BadSetting::new(
+            "REDIS_PREFIX",
+            format!(
+                "must have at most 100 visible ASCII characters without {{ }} * ? [ ] \\, for example shop:, not \
+                 `{prefix}`"
+            ),
+        )),
     }
 }
 
@@ -423,108 +462,5 @@ fn otlp_endpoint(values: &Values) -> Result<Option<String>, BadSetting> {
             NAME,
             "must be an http:// or https:// URL, for example http://localhost:4318",
         )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn load(pairs: &[(&str, &str)]) -> Result<Settings, BadSetting> {
-        Settings::from_values(&Values::for_tests(pairs))
-    }
-
-    #[test]
-    fn the_default_file_is_complete_and_valid() {
-        let settings = load(&[]).expect("the defaults are valid");
-        assert_eq!(settings.default_quota_bytes, 10 << 30);
-        assert_eq!(settings.upload_window_ms, 3_600_000);
-        assert!(settings.is_embedded());
-    }
-
-    #[test]
-    fn every_setting_is_in_the_example_files() {
-        let example = include_str!("../../../../.env.example");
-        let defaults = include_str!("../../../../wharfinger.default.toml");
-        for setting in SETTINGS {
-            assert!(example.contains(&format!("# {}=", setting.env)), "{} in .env.example", setting.env);
-            let key = setting.key();
-            assert!(
-                defaults.lines().any(|line| line.trim_start_matches('#').starts_with(&format!("{key} = "))),
-                "{key} in wharfinger.default.toml"
-            );
-        }
-        for line in example.lines().filter_map(|line| line.strip_prefix("# ")?.split_once('=')) {
-            if line.0.chars().all(|c| c.is_ascii_uppercase() || c == '_') {
-                assert!(SETTINGS.iter().any(|setting| setting.env == line.0), "{} is a setting", line.0);
-            }
-        }
-    }
-
-    #[test]
-    fn an_invalid_value_is_reported_with_its_key() {
-        for (name, value) in [
-            ("UPLOAD_WINDOW_MS", "0"),
-            ("UPLOAD_WINDOW_MS", "-5"),
-            ("UPLOAD_WINDOW_MS", "soon"),
-            ("UNCONFIRMED_LIMIT_PERCENT", "101"),
-            ("DEFAULT_TENANT_QUOTA_BYTES", "10 parsecs"),
-            ("UPLOAD_WINDOW_SCHEDULE", "every day"),
-            ("UPLOAD_WINDOW_SCHEDULE", "0 0 31 2 *"),
-            ("QUOTA_REDIS_TIMEOUT_MS", "0"),
-            ("BATCH_TIMEOUT_MS", "0"),
-            ("BATCH_TIMEOUT_SCHEDULE", "hourly"),
-            ("WHARFINGER_DATABASE_URL", "mysql://x"),
-            ("WHARFINGER_DATABASE_SCHEMA", "pg_ours"),
-            ("WHARFINGER_DATABASE_SCHEMA", "Files; DROP"),
-            ("WHARFINGER_BLOB_URL", "ftp://x"),
-            ("WHARFINGER_JWT_SECRET", "short"),
-            ("UPLOAD_WINDOW_POLICY", "maybe"),
-            ("WHARFINGER_LISTEN", "8080"),
-            ("UPLOAD_ALLOWED_TYPES", "image/*, pdf"),
-            ("TENANT_REQUESTS_PER_SECOND", "-1"),
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4318"),
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://me:hush@collector.example"),
-            ("WEBHOOK_URL", "hooks.example.com"),
-            ("WEBHOOK_URL", "https://127.0.0.1/hook"),
-            ("WEBHOOK_ALLOW_PRIVATE", "yes"),
-            ("SLACK_WEBHOOK_URL", "hooks.slack.com"),
-            ("SLACK_WEBHOOK_URL", "http://[::1]/"),
-            ("INGEST_ACK", "perhaps"),
-            ("INGEST_BLOB_URL", "ftp://x"),
-            ("INGEST_BLOB_URL", "s3://"),
-            ("INGEST_BATCH_EVENTS", "0"),
-            ("INGEST_BATCH_BYTES", "1"),
-            ("INGEST_BATCH_BYTES", "128MiB"),
-            ("INGEST_BATCH_AGE_MS", "0"),
-            ("INGEST_MAX_INFLATED_BYTES", "lots"),
-            ("INGEST_MEMORY_BYTES", "1MiB"),
-            ("DLQ_MAX_AGE", "168"),
-            ("DLQ_MAX_AGE", "a week"),
-            ("DLQ_MAX_SIZE_BYTES", "0"),
-            ("AUDIT_TO_INGEST", "yes"),
-        ] {
-            let error = load(&[(name, value)]).expect_err(value);
-            assert_eq!(error.name, name);
-        }
-    }
-
-    #[test]
-    fn a_webhook_needs_a_valid_secret() {
-        let url = ("WEBHOOK_URL", "https://hooks.example.com/wharf");
-        let error = load(&[url]).expect_err("no secret");
-        assert_eq!(error.name, "WEBHOOK_SECRET");
-        for secret in ["hunter2", "whsec_", "whsec_c2hvcnQ=", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw,x"] {
-            let error = load(&[url, ("WEBHOOK_SECRET", secret)]).expect_err(secret);
-            assert_eq!(error.name, "WEBHOOK_SECRET");
-            assert!(!error.to_string().contains(secret) || secret == "whsec_", "{error}");
-        }
-        let secret = ("WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
-        let settings = load(&[url, secret]).expect("a webhook");
-        assert!(settings.notify.webhook.is_some() && settings.notify.slack.is_none());
-        assert!(!format!("{settings:?}").contains("MfKQ"), "no secret is shown");
-        assert!(load(&[secret]).expect("a secret alone does nothing").notify.webhook.is_none());
-        let private = ("WEBHOOK_URL", "http://127.0.0.1:9/hook");
-        assert!(load(&[private, secret, ("WEBHOOK_ALLOW_PRIVATE", "true")]).is_ok());
     }
 }

@@ -73,7 +73,7 @@ impl PipelineSettings {
                 }
                 _ => values.integer("PIPELINE_CONCURRENCY", 1, 1_000)? as usize,
             },
-            stuck_after_ms: values.integer("STUCK_FILE_THRESHOLD_MS", 1, DURATION_MS_MAX)? as i64,
+            stuck_after_ms: values.duration_ms("STUCK_FILE_THRESHOLD_MS", 1, DURATION_MS_MAX)? as i64,
             clamd_url: values.get("CLAMD_URL").map(clamd_url).transpose()?,
             hashes_file: values.get("SCAN_HASHES_FILE").map(PathBuf::from),
             derived: DerivedPolicy {
@@ -94,7 +94,7 @@ impl PipelineSettings {
                 inflated_bytes_max: values.size("EXTRACT_INFLATED_BYTES_MAX", 1, u64::MAX)?,
                 memory_bytes_max: values.size("EXTRACT_MEMORY_BYTES_MAX", 64 * MIB, u64::MAX)?,
                 pages_max: values.integer("EXTRACT_PAGES_MAX", 1, 1_000_000)? as u32,
-                timeout_ms: values.integer("EXTRACT_TIMEOUT_MS", 100, DURATION_MS_MAX)?,
+                timeout_ms: values.duration_ms("EXTRACT_TIMEOUT_MS", 100, DURATION_MS_MAX)?,
             },
             chunk_by_tokens: match values.text("CHUNK_UNIT")?.as_str() {
                 "chars" => false,

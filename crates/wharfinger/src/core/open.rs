@@ -105,6 +105,7 @@ impl Core {
             unsupported: settings.pipeline.unsupported,
             stuck_after_ms: settings.pipeline.stuck_after_ms,
             stuck_retries_max: settings.sweeps.stuck_retries_max,
+            quarantine: settings.sweeps.quarantine,
             failures: settings.sweeps.failures,
         };
         let traces = match (&settings.otlp_endpoint, mode) {

@@ -45,6 +45,13 @@ pub enum VerbError {
     NotInline(Option<String>),
     #[error("The file is quarantined and cannot be downloaded")]
     Quarantined,
+    #[error("The file is {0}, not quarantined")]
+    NotQuarantined(Status),
+    #[error(
+        "The object in the store was changed after the upload was confirmed, so the file cannot be released. Restore the \
+         confirmed object in the store and release it again, or delete the file"
+    )]
+    ObjectChanged,
     #[error("No such file or batch")]
     NotFound,
     #[error("The upload was removed: it was deleted, or not confirmed in time")]

@@ -56,6 +56,7 @@ impl Cache {
         let catalog_id = catalog.fact("catalog_id").await?.unwrap_or_default();
         let cache = RedisCache::new(url, catalog_id, faults.clone())
             .map_err(|error| OpenError::Quota(error.to_string()))?
+            .with_prefix(&settings.redis_prefix)
             .with_timeout(Duration::from_millis(settings.quota_redis_timeout_ms));
         Ok(Cache::in_redis(settings.dashboard_cache_ms, cache))
     }

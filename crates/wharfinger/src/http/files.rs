@@ -7,17 +7,17 @@ use axum::response::{IntoResponse, Response};
 use wharfinger_lifecycle::id::FileId;
 
 use super::Shared;
-use super::auth::UserAuth;
+use super::auth::{OperatorAuth, UserAuth};
 use super::extract::{Body, Id, PageQuery, QueryParams, TenantPageQuery, cut_page, idempotency_key};
 use super::problem::Problem;
 use super::wire::downloads::{DownloadQuery, DownloadView};
 use super::wire::{
     ChunksView, ConfirmRequest, FileView, FilesView, GrantView, HistoryView, HitsView, InitRequest,
-    SearchRequest, StatusView,
+    ReleaseRequest, SearchRequest, StatusView,
 };
 use crate::clock::rfc3339;
 use crate::pipeline::search;
-use crate::uploads::{confirm, delete, download, find, init, reissue};
+use crate::uploads::{confirm, delete, download, find, init, reissue, release};
 
 /// Announce an upload
 #[utoipa::path(
@@ -105,7 +105,7 @@ pub(super) async fn list(
     let (scope, page) = (query.scope(&caller)?, query.page());
     let page = find::list(&app.core, &scope, page.cursor()?, page.limit()?).await?;
     Ok(Json(FilesView {
-        files: page.files.into_iter().map(FileView::from).collect(),
+        files: page.files.into_iter().map(|file| FileView::new(file, &app.core.plan)).collect(),
         next_cursor: page.next.map(|id| id.to_string()),
     }))
 }
@@ -126,7 +126,7 @@ pub(super) async fn get(
     Id(id): Id<FileId>,
 ) -> Result<Json<FileView>, Problem> {
     let file = find::find(&app.core, &caller, id).await?;
-    let mut view = FileView::from(file);
+    let mut view = FileView::new(file, &app.core.plan);
     view.text_truncated = find::is_text_cut(&app.core, id).await?.then_some(true);
     Ok(Json(view))
 }
@@ -215,6 +215,33 @@ pub(super) async fn download(
     }
     let view = DownloadView { url: link.url, expires_at: rfc3339(link.expires_at) };
     Ok(([not_stored], Json(view)).into_response())
+}
+
+/// Release a quarantined file
+///
+/// For a false alarm. The file continues at the stage after its scan. If its object was changed in the store, the confirmed
+/// bytes must be there again: the file then continues where it stopped. The file's history has the reason and the caller.
+#[utoipa::path(
+    post, path = "/api/v2/files/{id}/release", tag = "recovery", operation_id = "releaseFile",
+    params(("id" = String, Path, example = "01a1ddbc-73f6-7ed5-96bc-09d1851af368")),
+    request_body = ReleaseRequest,
+    responses(
+        (status = 200, body = StatusView, description = "`queued`, or `ready` if no stage is left"),
+        (status = 400, body = Problem, description = "`invalid_request`: `reason` is missing, empty or longer than 1,000 bytes"),
+        (status = 403, body = Problem, description = "`forbidden`: needs the role `operator`"),
+        (status = 404, body = Problem),
+        (status = 409, body = Problem, description = "`not_quarantined`, also for a repeated call; `object_changed`: the store does not have the confirmed bytes; or `object_missing`"),
+        (status = 410, body = Problem, description = "`gone`: the file was deleted at the end of its retention"),
+    ),
+)]
+pub(super) async fn release(
+    State(app): State<Shared>,
+    OperatorAuth(caller): OperatorAuth,
+    Id(id): Id<FileId>,
+    Body(request): Body<ReleaseRequest>,
+) -> Result<Json<StatusView>, Problem> {
+    let status = release::release(&app.uploads, &caller, id, &request.reason()?).await?;
+    Ok(Json(StatusView { file_id: id.to_string(), status: status.as_str() }))
 }
 
 /// Delete a file

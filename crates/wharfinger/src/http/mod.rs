@@ -138,6 +138,7 @@ fn api_routes() -> (Router<Shared>, utoipa::openapi::OpenApi) {
         .routes(routes!(files::chunks))
         .routes(routes!(files::search))
         .routes(routes!(files::download))
+        .routes(routes!(files::release))
         .routes(routes!(workers::lease))
         .routes(routes!(workers::heartbeat))
         .routes(routes!(workers::complete))

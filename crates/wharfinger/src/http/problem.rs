@@ -197,6 +197,11 @@ impl From<VerbError> for Problem {
                     .with("errors", json!([{ "field": "disposition", "problem": detail }]))
             }
             VerbError::Quarantined => of(StatusCode::CONFLICT, "quarantined", "Quarantined"),
+            VerbError::NotQuarantined(status) => {
+                of(StatusCode::CONFLICT, "not_quarantined", "Not quarantined")
+                    .with("fileStatus", status.as_str())
+            }
+            VerbError::ObjectChanged => of(StatusCode::CONFLICT, "object_changed", "Object changed"),
             VerbError::NotFound => of(StatusCode::NOT_FOUND, "not_found", "Not found"),
             VerbError::Gone => of(StatusCode::GONE, "gone", "Gone"),
             VerbError::BatchGone(status) => {

@@ -86,7 +86,8 @@ pub struct RetriedAllView {
     success: bool,
     #[schema(example = 7)]
     retried_count: u64,
-    /// Files that only wait in the queue, are leased by a worker, or made progress in the meantime.
+    /// Files that only wait in the queue, are leased by a worker, made progress in the meantime, or were recovered
+    /// MAX_STUCK_RETRIES times.
     #[schema(example = 2)]
     skipped_count: u64,
     /// At most 1,000.
@@ -176,7 +177,7 @@ pub(super) async fn retry(
     params(TenantQuery),
     responses(
         (status = 200, body = RetriedAllView,
-            description = "Stuck files in the caller's scope were queued again. Files that only wait in the queue are skipped"),
+            description = "Stuck files in the caller's scope were queued again. Files that only wait in the queue, and files that were recovered MAX_STUCK_RETRIES times, are skipped. The call for one file takes the latter too"),
         (status = 403, body = Problem, description = "`forbidden`: `tenant` is another tenant and the caller is not an operator"),
     ),
 )]

@@ -5,6 +5,7 @@ pub mod downloads;
 mod keys;
 mod notifications;
 pub mod policies;
+mod releases;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -13,13 +14,16 @@ use utoipa::ToSchema;
 use wharfinger_catalog::{ChunkRow, HistoryLine};
 use wharfinger_lifecycle::file::{File, UploadRequest};
 use wharfinger_lifecycle::id::BatchId;
+use wharfinger_lifecycle::processing::PipelinePlan;
 use wharfinger_lifecycle::quota::Quota;
+use wharfinger_lifecycle::retention::deletion_at;
 use wharfinger_lifecycle::stage::{self, Stage};
 use wharfinger_lifecycle::text_status::TextStatus;
 
 pub use cleanups::{CleanupStatusView, CleanupView, CleanupsView};
 pub use keys::{KeyView, KeysView};
 pub use notifications::{NotificationView, NotificationsView};
+pub use releases::ReleaseRequest;
 
 use super::extract::page_limit;
 use super::problem::Problem;
@@ -334,14 +338,20 @@ pub struct FileView {
     confirmed_at: Option<String>,
     #[schema(example = "2026-11-15T05:44:37.622Z")]
     ready_at: Option<String>,
+    /// When a failed or quarantined file will be deleted, at the earliest. Its owner is warned before. Absent for other files,
+    /// and if quarantined files are kept for ever (QUARANTINE_RETENTION_DAYS=0).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "2027-02-13T05:44:37.622Z")]
+    deletion_date: Option<String>,
     /// `true` if the file's text was cut (DERIVED_MAX_FACTOR), otherwise absent. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = true)]
     pub(super) text_truncated: Option<bool>,
 }
 
-impl From<File> for FileView {
-    fn from(file: File) -> Self {
+impl FileView {
+    pub fn new(file: File, plan: &PipelinePlan) -> FileView {
+        let deletion_date = deletion_at(&file, plan).map(rfc3339);
         FileView {
             file_id: file.id.to_string(),
             file_name: file.name,
@@ -359,6 +369,7 @@ impl From<File> for FileView {
             updated_at: rfc3339(file.updated_at),
             confirmed_at: file.confirmed_at.map(rfc3339),
             ready_at: file.ready_at.map(rfc3339),
+            deletion_date,
             text_truncated: None,
         }
     }

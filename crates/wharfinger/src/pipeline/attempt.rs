@@ -4,6 +4,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use wharfinger_catalog::{CatalogError, LeasedStageJob};
 use wharfinger_lifecycle::id::JobId;
+use wharfinger_lifecycle::quarantine::QuarantineCause;
 use wharfinger_lifecycle::retry::Backoff;
 use wharfinger_lifecycle::stage_end::AttemptOutcome;
 use wharfinger_stores::BlobError;
@@ -119,7 +120,9 @@ impl StageError {
                     at: in_ms(ms + OUTAGE.delay_ms(1, rand::random()) / 10),
                 })
             }
-            StageError::ObjectChanged(why) => Some(AttemptOutcome::Quarantined { why }),
+            StageError::ObjectChanged(why) => {
+                Some(AttemptOutcome::Quarantined { cause: QuarantineCause::Changed, why })
+            }
             StageError::LeaseLost => None,
         }
     }

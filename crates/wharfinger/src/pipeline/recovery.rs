@@ -140,14 +140,15 @@ pub async fn retry(core: &Core, caller: &Caller, id: FileId) -> Result<Retried, 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetriedAll {
     pub retried: u64,
-    /// Files that only wait in the queue, or made progress in the meantime.
+    /// Files that only wait in the queue, have no recoveries left, or made progress in the meantime.
     pub skipped: u64,
     pub errors: Vec<(FileId, VerbError)>,
     /// It stopped at its time limit, and there may be more files.
     pub is_broken_off: bool,
 }
 
-/// Recovers all stuck files in a scope, except those that only wait in the queue.
+/// Recovers all stuck files in a scope, except those that only wait in the queue and those that were recovered
+/// `MAX_STUCK_RETRIES` times.
 pub async fn retry_all(core: &Core, scope: &Scope, actor: &str) -> Result<RetriedAll, VerbError> {
     let overdue_at = core.clock.now();
     let started = Instant::now();
@@ -169,7 +170,7 @@ pub async fn retry_all(core: &Core, scope: &Scope, actor: &str) -> Result<Retrie
                 return Ok(all);
             }
             let outcomes =
-                recover(core, &core.catalog, some.to_vec(), RecoveryTrigger::Manual, actor).await?;
+                recover(core, &core.catalog, some.to_vec(), RecoveryTrigger::ManualForAll, actor).await?;
             let is_retried = |(_, recovered): &&(FileId, RecoveryOutcome)| {
                 matches!(recovered, RecoveryOutcome::Queued { .. })
             };

@@ -238,7 +238,7 @@ pub(super) async fn run_one(pipeline: &Pipeline, held: &LeasedStageJob) -> Optio
             tracing::info!(job = held.stage.queue(), fileId = %held.file.id, tenant = %held.file.tenant,
             action = "done", durationMs = duration_ms, "stage finished")
         }
-        AttemptOutcome::Quarantined { why } => {
+        AttemptOutcome::Quarantined { why, .. } => {
             tracing::warn!(job = held.stage.queue(), fileId = %held.file.id,
             tenant = %held.file.tenant, error = %why, action = "quarantined", durationMs = duration_ms,
             "file quarantined")
@@ -257,7 +257,7 @@ pub(super) fn trace(core: &Core, held: &LeasedStageJob, outcome: &AttemptOutcome
         | AttemptOutcome::Postponed { why, .. }
         | AttemptOutcome::ObjectUnreadable { why, .. }
         | AttemptOutcome::Failed { why }
-        | AttemptOutcome::Quarantined { why } => Some(why.clone()),
+        | AttemptOutcome::Quarantined { why, .. } => Some(why.clone()),
         AttemptOutcome::Released => Some("returned to the queue".to_owned()),
     };
     core.traces.child(&FileSpan {

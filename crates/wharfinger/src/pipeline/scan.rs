@@ -2,6 +2,7 @@
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use wharfinger_engines::scanner::{ScanError, Scanner, Signatures, Verdict};
+use wharfinger_lifecycle::quarantine::QuarantineCause;
 use wharfinger_lifecycle::stage_end::{AttemptOutcome, StageOutput};
 
 use super::{Attempt, Backend, StageError, bad};
@@ -37,5 +38,5 @@ pub async fn scan(attempt: &Attempt<'_>) -> Result<AttemptOutcome, StageError> {
 }
 
 pub fn infected(signature: &str) -> AttemptOutcome {
-    AttemptOutcome::Quarantined { why: format!("infected: {signature}") }
+    AttemptOutcome::Quarantined { cause: QuarantineCause::Infected, why: format!("infected: {signature}") }
 }

@@ -102,6 +102,7 @@ impl RedisQuotaOwner {
         let catalog_id = catalog.fact("catalog_id").await?.unwrap_or_default();
         let redis = RedisQuota::new(url, catalog_id, faults.clone())
             .map_err(|error| OpenError::Quota(error.to_string()))?
+            .with_prefix(&settings.redis_prefix)
             .with_timeout(Duration::from_millis(settings.quota_redis_timeout_ms));
         let owner = RedisQuotaOwner::new(redis, settings.quota_fails_closed);
         match owner.redis.check().await {

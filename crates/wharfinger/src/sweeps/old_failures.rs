@@ -1,13 +1,14 @@
-//! Fault: a failed file that was neither processed again nor deleted, and still uses storage and quota. Its owner is warned.
-//! The file is deleted when its retention and the whole warning time have passed.
+//! Fault: a failed or quarantined file that was neither processed again, released nor deleted, and still uses storage and
+//! quota. Its owner is warned. The file is deleted when its retention and the whole warning time have passed.
 
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 use utoipa::ToSchema;
+use wharfinger_catalog::FailedStatus;
 use wharfinger_lifecycle::UnixMs;
 use wharfinger_lifecycle::id::FileId;
-use wharfinger_lifecycle::retention::{FailureCheck, check_failure};
+use wharfinger_lifecycle::retention::{FailureCheck, FailureRetention, check_failure};
 
 use super::{SweepLease, orphan_cleanup};
 use crate::core::VerbError;
@@ -34,18 +35,32 @@ enum FailureOutcome {
     Deleted,
 }
 
-/// Selects files by the time they failed, not by their next check, so that a shorter retention applies at once.
 pub(super) async fn run(
     uploads: &Uploads,
     lease: &SweepLease,
     outcome: &mut Outcome,
 ) -> Result<(), VerbError> {
+    let plan = &uploads.core.plan;
+    check_all(uploads, lease, FailedStatus::Failed, plan.failures, outcome).await?;
+    match plan.quarantine {
+        Some(retention) => check_all(uploads, lease, FailedStatus::Quarantined, retention, outcome).await,
+        None => Ok(()),
+    }
+}
+
+/// Selects files by the time they failed, not by their next check, so that a shorter retention applies at once.
+async fn check_all(
+    uploads: &Uploads,
+    lease: &SweepLease,
+    status: FailedStatus,
+    retention: FailureRetention,
+    outcome: &mut Outcome,
+) -> Result<(), VerbError> {
     let core = &uploads.core;
-    let retention = core.plan.failures;
     let warned_by = core.clock.now().saturating_sub((retention.keep_ms - retention.warning_ms).max(0));
     let mut after: Option<(UnixMs, FileId)> = None;
     loop {
-        let page = core.catalog.files_failed_by(warned_by, after, PAGE_FILES).await?;
+        let page = core.catalog.files_failed_by(status, warned_by, after, PAGE_FILES).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = Some(*last);
         for (_, id) in &page {
@@ -60,7 +75,7 @@ pub(super) async fn run(
                 Err(error) => {
                     outcome.errors += 1;
                     tracing::warn!(job = orphan_cleanup::NAME, fileId = %id, error = %error.with_cause(),
-                        "cannot check a failed file");
+                        "cannot check a failed or quarantined file");
                 }
             }
         }
@@ -71,13 +86,14 @@ async fn check_one(uploads: &Uploads, lease: &SweepLease, id: FileId) -> Result<
     let core = &uploads.core;
     for _ in 0..STALE_TRIES_MAX {
         let Some(file) = core.catalog.file(id).await? else { return Ok(FailureOutcome::Unchanged) };
-        let checked = check_failure(&file, core.plan.failures, &core.policy, core.clock.now())
+        let checked = check_failure(&file, &core.plan, &core.policy, core.clock.now())
             .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
         let (change, done) = match checked {
             FailureCheck::Nothing => return Ok(FailureOutcome::Unchanged),
             FailureCheck::Later(change) => (change, FailureOutcome::Unchanged),
             FailureCheck::Warn(change) => (change, FailureOutcome::Warned),
-            // In a catalog restored from a backup, a file may look failed although it was processed again later.
+            // In a catalog restored from a backup, a file may look failed or quarantined although it was processed again or
+            // released later.
             FailureCheck::Delete(_) if !core.store_is_ours.load(Ordering::Relaxed) => {
                 return Ok(FailureOutcome::Unchanged);
             }

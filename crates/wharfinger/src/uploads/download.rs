@@ -6,6 +6,7 @@ use wharfinger_lifecycle::download::{DownloadRefusal, downloadable};
 use wharfinger_lifecycle::download_type::{attachment_type, inline_type};
 use wharfinger_lifecycle::file::{self, File, Pin};
 use wharfinger_lifecycle::id::FileId;
+use wharfinger_lifecycle::quarantine::{QuarantineCause, quarantine};
 use wharfinger_stores::{BlobError, Disposition, GetGrant, ObjectMeta, UrlLifetime};
 
 use super::{STALE_TRIES_MAX, commit, find};
@@ -44,37 +45,51 @@ pub async fn download(
         })?;
         // Checked before the call to the store.
         let content_type = content_type(&read, request.disposition)?;
-        match core.blobs.head(&read.key, pin.version_id.as_deref()).await {
-            Ok(meta) if meta.etag == pin.etag && meta.content_encoding.is_none() => {
-                let pin = pin.clone();
-                return sign(core, read, pin, content_type, request).await;
+        match confirmed_bytes(uploads, &read, pin).await {
+            Ok(Some(found)) if found == *pin => {
+                return sign(core, read, found, content_type, request).await;
             }
-            Ok(meta) if is_same_by_checksum(uploads, &read, &meta).await? => {
-                let pin = pin_of(meta);
+            Ok(Some(found)) => {
                 // If the commit fails, the next round reads the row again.
-                commit(uploads, file::repin(&read, pin, core.clock.now()), "download").await?;
+                commit(uploads, file::repin(&read, found, core.clock.now()), "download").await?;
                 tracing::info!(fileId = %read.id, tenant = %read.tenant, action = "repinned",
                     "object has another ETag and the same bytes, pin updated");
             }
-            Ok(_) => {
-                let change =
-                    file::quarantine(&read, "object changed after it was confirmed", core.clock.now())
-                        .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
+            Ok(None) => {
+                let why = "object changed after it was confirmed";
+                let change = quarantine(&read, QuarantineCause::Changed, why, &core.plan, core.clock.now())
+                    .map_err(|refusal| VerbError::Internal(refusal.to_string()))?;
                 if commit(uploads, change, "download").await? {
                     tracing::error!(fileId = %read.id, tenant = %read.tenant, action = "quarantined",
                         "object was changed by another program, file quarantined");
                     return Err(VerbError::Quarantined);
                 }
             }
-            Err(BlobError::NotFound) => {
+            Err(VerbError::ObjectMissing) => {
                 tracing::error!(fileId = %read.id, tenant = %read.tenant, action = "missing",
                     "object of a confirmed file is missing");
                 return Err(VerbError::ObjectMissing);
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
     }
     Err(VerbError::busy())
+}
+
+/// The pin of the confirmed bytes in the store: the pin of the row, or another one of the same bytes. `None`: the object has
+/// other bytes.
+pub(super) async fn confirmed_bytes(
+    uploads: &Uploads,
+    file: &File,
+    pin: &Pin,
+) -> Result<Option<Pin>, VerbError> {
+    match uploads.core.blobs.head(&file.key, pin.version_id.as_deref()).await {
+        Ok(meta) if meta.etag == pin.etag && meta.content_encoding.is_none() => Ok(Some(pin.clone())),
+        Ok(meta) if is_same_by_checksum(uploads, file, &meta).await? => Ok(Some(pin_of(meta))),
+        Ok(_) => Ok(None),
+        Err(BlobError::NotFound) => Err(VerbError::ObjectMissing),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Whether the object still has the confirmed bytes. After a restore of the store, the same bytes have another ETag.

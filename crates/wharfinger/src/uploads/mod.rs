@@ -11,6 +11,7 @@ pub mod init;
 pub mod parts;
 pub mod receive;
 pub mod reissue;
+pub mod release;
 pub mod transfers;
 pub(crate) mod validate;
 

@@ -98,24 +98,14 @@ pub(super) async fn checks_from_broker(app: Arc<App>, stop: CancellationToken) {
     messages::consume(&app.uploads, broker, &stop).await;
 }
 
-/// Wakes the reapers of other processes.
 pub(super) async fn wakeups_to_others(app: Arc<App>, stop: CancellationToken) {
     let Some(broker) = &app.broker else { return stop.cancelled().await };
-    while stop.run_until_cancelled(app.core.wakeups.other_processes.notified()).await.is_some() {
-        // A lost wake-up costs a little time: every reaper also polls.
-        let _ = broker.rabbit.wake(messages::CLEANUPS).await;
-        tokio::time::sleep(messages::WAKE_PAUSE).await;
-    }
+    messages::send_wakeups(&app.core, broker, &stop).await;
 }
 
 pub(super) async fn wakeups_from_others(app: Arc<App>, stop: CancellationToken) {
     let Some(broker) = &app.broker else { return stop.cancelled().await };
-    let mut wakes = broker.rabbit.wakeups();
-    while let Some(topic) = stop.run_until_cancelled(wakes.next()).await {
-        if topic == messages::CLEANUPS {
-            app.core.wakeups.cleanup.notify_one();
-        }
-    }
+    messages::receive_wakeups(&app.core, broker, &stop).await;
 }
 
 /// Runs the pending cleanups when they are due, or when it is woken.

@@ -2,9 +2,11 @@
 //! crashes before or after it. Then a new or another server runs the sweeps, and `oracle` checks that the state is
 //! correct.
 
+mod batch_states;
 mod in_parts;
 mod keys;
 mod pipeline;
+mod quarantine;
 mod requests;
 
 use std::collections::BTreeSet;
@@ -19,6 +21,7 @@ use crate::notify::receiver::Receiver;
 use crate::notify::telling;
 use crate::test_app::{Answer, Database, TestApp, TestEnv};
 use crate::{batches, oracle};
+use batch_states::check_batch;
 use requests::{POLICY, init_with_key, on_this_server, open_batch, run_sweep};
 
 const BYTES: &[u8] = b"forty-two bytes of cargo, give or take one";
@@ -63,6 +66,8 @@ enum Op {
     SetPolicy,
     /// The store reports the object.
     Report,
+    /// An operator releases a quarantined file.
+    Release,
 }
 
 /// The state before the fault.
@@ -126,8 +131,12 @@ impl Op {
                 | Op::Lease
                 | Op::Recover
                 | Op::Retry
+                | Op::Release
         ) {
             me.confirm(&id).await.expect(200);
+        }
+        if self == Op::Release {
+            quarantine::infect(server).await;
         }
         if matches!(self, Op::RunCleanups | Op::RemoveTombstone) {
             me.delete(&format!("/api/v2/files/{id}")).await.expect(204);
@@ -179,6 +188,7 @@ impl Op {
                 Some(server.operator().put(POLICY, json!({ "allowedTypes": [format!("x/{key}")] })).await)
             }
             (Op::Report, Some(setup)) => Some(report(server, &setup.batch).await),
+            (Op::Release, Some(setup)) => Some(quarantine::release(server, &setup.id).await),
             (Op::OpenBatch, _) => Some(open_batch(server, key).await),
             (Op::CompleteBatch, Some(setup)) => Some(batches::complete(&me, &setup.batch).await),
             (Op::CancelBatch, Some(setup)) => Some(batches::cancel(&me, &setup.batch).await),
@@ -223,7 +233,13 @@ impl Op {
                 None
             }
             (
-                Op::Put | Op::Report | Op::CompleteBatch | Op::CancelBatch | Op::CompleteJob | Op::Retry,
+                Op::Put
+                | Op::Report
+                | Op::Release
+                | Op::CompleteBatch
+                | Op::CancelBatch
+                | Op::CompleteJob
+                | Op::Retry,
                 None,
             ) => None,
         }
@@ -310,6 +326,7 @@ async fn check_acknowledged(
             }
         }
         (Op::UseKey, _) => keys::still_works(server, key, acknowledged).await,
+        (Op::Release, Some(setup)) => quarantine::check_released(server, &setup.id, acknowledged).await,
         (Op::OpenBatch, _) => {
             let first = open_batch(server, key).await.expect(201);
             let second = open_batch(server, key).await.expect(201);
@@ -355,6 +372,7 @@ async fn check_final_state(operation: Op, server: &TestApp, setup: Option<&Setup
     let file = server.me().get(&format!("/api/v2/files/{}", setup.id)).await;
     let acknowledged = answer.is_some_and(|answer| answer.status.is_success());
     match operation {
+        Op::Release => quarantine::check_released_once(server, &setup.id).await,
         Op::CompleteBatch | Op::CancelBatch | Op::ExpireBatch => {
             assert_eq!(file.expect(200)["status"], "ready");
             check_batch(operation, server, setup, acknowledged).await;
@@ -384,28 +402,6 @@ async fn check_final_state(operation: Op, server: &TestApp, setup: Option<&Setup
         let about = notifications.iter().filter(|n| n["fileId"] == setup.id.as_str()).count();
         assert_eq!(about, 1);
     }
-}
-
-/// A completed batch has all its files, an expired one those that were uploaded, a cancelled one only the confirmed one. An
-/// expired batch has one notification (I14).
-async fn check_batch(operation: Op, server: &TestApp, setup: &Setup, acknowledged: bool) {
-    let me = server.me();
-    let batch = me.get(&batches::path(&setup.batch)).await.expect(200);
-    let status = batch["status"].as_str().expect("a status");
-    match operation {
-        Op::CompleteBatch => assert_eq!(status, "completed"),
-        Op::CancelBatch if acknowledged => assert_eq!(status, "cancelled"),
-        Op::ExpireBatch => assert_eq!(status, "expired"),
-        _ => assert!(status == "cancelled" || status == "expired", "{status}"),
-    }
-    let second = if status == "cancelled" { "deleted" } else { "ready" };
-    assert_eq!(batches::each(&batch, "status")[..2], ["ready", second]);
-    assert!(batches::each(&batch, "status")[2..].iter().all(|third| *third == "deleted"));
-    let notifications = me.get("/api/v2/notifications?limit=1000").await.expect(200);
-    let notifications = notifications["notifications"].as_array().expect("a list");
-    let about =
-        notifications.iter().filter(|n| n["kind"] == "batch-expired" && n["batchId"] == batch["batchId"]);
-    assert_eq!(about.count(), usize::from(status == "expired"));
 }
 
 /// Advances past every window, retry delay, and grace period of temporary files.

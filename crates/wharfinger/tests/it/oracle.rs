@@ -135,7 +135,7 @@ async fn counted_by_redis(server: &TestApp, tenant: &TenantId) -> Option<(u64, u
     let config =
         redis::AsyncConnectionConfig::new().set_response_timeout(timeout).set_connection_timeout(timeout);
     let mut redis = client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection");
-    let [used, _, _, inflight, ..] = wharfinger_engines::redis_quota::keys(tenant);
+    let [used, _, _, inflight, ..] = wharfinger_engines::redis_quota::keys("", tenant);
     let counted: Option<u64> = redis::cmd("GET").arg(&used).query_async(&mut redis).await.expect("read");
     let attempts: Vec<u64> = redis::cmd("HVALS").arg(&inflight).query_async(&mut redis).await.expect("read");
     counted.map(|counted| (counted, attempts.iter().sum()))

@@ -81,6 +81,11 @@ fn a_failed_file_is_processed_again_from_the_page() {
 }
 
 #[test]
+fn an_operator_releases_a_quarantined_file_from_the_page() {
+    run("quarantine", &[]);
+}
+
+#[test]
 fn an_upload_continues_after_a_reload_and_in_one_tab_at_a_time() {
     run("resume_upload", &[("PIPELINE_STAGES", "")]);
 }

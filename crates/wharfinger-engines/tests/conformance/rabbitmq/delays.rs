@@ -20,7 +20,7 @@ async fn a_message_is_not_delivered_before_its_delay_is_over() {
     let mut received = HashMap::new();
     while received.len() < delays.len() {
         let message = next(&mut due).await;
-        assert_eq!(message.body, format!("body of {}", message.id), "the body is unchanged");
+        assert_eq!(message.body, format!("body of {}", message.id).into_bytes(), "the body is unchanged");
         received.entry(message.id.clone()).or_insert_with(|| started.elapsed());
         message.ack().await.expect("acknowledged");
     }
@@ -49,7 +49,7 @@ async fn a_long_delay_waits_in_the_queue_with_the_largest_step_below_it() {
     let url = vhost().await;
     let rabbit = open(&url).await;
     publish(&rabbit, &[delayed("window", 3_600_000 + 900_000)]).await;
-    assert_eq!(fetch(&url, "resource.delayed.3600000").await, "body of window");
+    assert_eq!(fetch(&url, "wharfinger.resource.delayed.3600000").await, "body of window");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,7 @@
 
 mod delays;
 mod outages;
+mod prefixes;
 mod publishing;
 mod receiving;
 mod refusals;

@@ -8,8 +8,8 @@ use harness::rabbitmq::RabbitMq;
 use wharfinger_engines::rabbitmq::{BrokerError, Rabbit};
 
 use super::site::{
-    EVENTUALLY, delayed, next, open, options, publish, publish_one, publish_with_retries, take_one, vhost,
-    with_retries,
+    EVENTUALLY, JOBS, delayed, next, open, options, publish, publish_one, publish_with_retries, take_one,
+    vhost, with_retries,
 };
 
 /// The maximum time of one call: 10 s to connect, 10 s for the confirm, and 10 s reserve for a busy machine.
@@ -67,7 +67,7 @@ async fn confirmed_messages_survive_a_kill_and_a_wiped_broker_gets_its_queues_ag
     take_one(&mut due, "afterwards").await;
     let waking = async {
         loop {
-            let _ = rabbit.wake("jobs").await;
+            let _ = rabbit.wake(JOBS).await;
             if tokio::time::timeout(Duration::from_millis(300), wakes.next()).await.is_ok() {
                 return;
             }

@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use lapin::options::BasicGetOptions;
 use wharfinger_calls::faults::{Fault, Faults};
 use wharfinger_engines::rabbitmq::{BrokerError, Rabbit, RabbitOptions};
 
 use super::site::{
-    delayed, delete_queue, exists, next, open, options, publish, publish_one, publish_with_retries, take,
-    vhost,
+    delayed, delete_queue, exists, next, open, options, plain_channel, publish, publish_one,
+    publish_with_retries, take, vhost,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -31,7 +32,7 @@ async fn only_the_messages_without_a_queue_fail() {
     let url = vhost().await;
     let rabbit = open(&url).await;
     publish(&rabbit, &[delayed("before", 0)]).await;
-    delete_queue(&url, "resource.delayed.5000").await;
+    delete_queue(&url, "wharfinger.resource.delayed.5000").await;
     let messages: Vec<_> = (0..100).map(|n| delayed(n, if n % 3 == 0 { 5_000 } else { 0 })).collect();
     let outcomes = rabbit.publish_delayed(&messages).await;
     for (n, outcome) in outcomes.iter().enumerate() {
@@ -45,14 +46,14 @@ async fn only_the_messages_without_a_queue_fail() {
     }
     // The next call with the same handle declares the queue again.
     publish(&rabbit, &[delayed("after", 5_000)]).await;
-    assert!(exists(&url, "resource.delayed.5000").await);
+    assert!(exists(&url, "wharfinger.resource.delayed.5000").await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_calls_get_their_own_results() {
     let url = vhost().await;
     let rabbit = open(&url).await;
-    delete_queue(&url, "resource.delayed.15000").await;
+    delete_queue(&url, "wharfinger.resource.delayed.15000").await;
     let kinds = [0, 15_000, 0, 0];
     let calls = kinds.map(|delay| {
         let rabbit = rabbit.clone();
@@ -75,7 +76,7 @@ async fn concurrent_calls_get_their_own_results() {
 async fn a_cancelled_call_does_not_affect_later_calls() {
     let url = vhost().await;
     let rabbit = open(&url).await;
-    delete_queue(&url, "resource.delayed.15000").await;
+    delete_queue(&url, "wharfinger.resource.delayed.15000").await;
     let lost: Vec<_> = (0..200).map(|n| delayed(n, 15_000)).collect();
     for micros in [50, 500, 2_000, 10_000] {
         let _ = tokio::time::timeout(Duration::from_micros(micros), rabbit.publish_delayed(&lost)).await;
@@ -110,7 +111,7 @@ async fn a_fault_in_any_call_is_a_retryable_error() {
             let rabbit = Rabbit::lazy(options);
             let first = publish_one(&rabbit, &delayed("first", 0)).await;
             let checked = rabbit.check().await;
-            let woken = rabbit.wake("topic").await;
+            let woken = rabbit.wake(b"{}").await;
             publish_with_retries(&rabbit, delayed("last", 0)).await;
             let mut due = rabbit.due(1);
             let mut received = String::new();
@@ -133,4 +134,26 @@ async fn a_fault_in_any_call_is_a_retryable_error() {
             assert!(errors.iter().all(BrokerError::is_retryable), "{errors:?}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_says_that_it_is_json() {
+    let url = vhost().await;
+    let rabbit = open(&url).await;
+    publish(&rabbit, &[delayed("typed", 0)]).await;
+    let (_connection, channel) = plain_channel(&url).await;
+    let getting = async {
+        loop {
+            let options = BasicGetOptions::default();
+            let got =
+                channel.basic_get("wharfinger.resource.cleanup".into(), options).await.expect("a reply");
+            match got {
+                Some(got) => return got.delivery.properties,
+                None => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    };
+    let properties = tokio::time::timeout(super::site::EVENTUALLY, getting).await.expect("a message");
+    assert_eq!(properties.content_type().as_ref().map(|kind| kind.as_str()), Some("application/json"));
+    assert_eq!(properties.message_id().as_ref().map(|id| id.as_str()), Some("typed"));
 }

@@ -21,28 +21,31 @@ async fn a_rejected_message_becomes_a_dead_letter() {
     assert_eq!(rejected.id, "rejected");
     rejected.reject().await.expect("rejected");
     assert_eq!(take(&mut due, 1).await, ["fine"]);
-    assert_eq!(fetch(&url, "resource.cleanup.dlq").await, "body of rejected");
+    assert_eq!(fetch(&url, "wharfinger.resource.cleanup.dlq").await, "body of rejected");
     assert_no_message(&mut due, Duration::from_millis(300)).await;
 }
 
+/// Only the caller knows which bodies it can read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_is_not_utf_8_becomes_a_dead_letter() {
+async fn a_foreign_message_is_delivered_as_it_is_and_can_be_rejected() {
     let url = vhost().await;
     let rabbit = open(&url).await;
     let (_connection, channel) = plain_channel(&url).await;
-    let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
-    channel
-        .basic_publish("".into(), "resource.cleanup".into(), options, b"\xff\xfe", properties.clone())
-        .await
-        .expect("published");
-    channel
-        .basic_publish("".into(), "resource.cleanup".into(), options, b"foreign, but text", properties)
-        .await
-        .expect("published");
+    for body in [&b"\xff\xfe"[..], b"foreign, but text"] {
+        let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+        channel
+            .basic_publish("".into(), "wharfinger.resource.cleanup".into(), options, body, properties)
+            .await
+            .expect("published");
+    }
     let mut due = rabbit.due(1);
-    let message = next(&mut due).await;
-    assert_eq!((message.body.as_str(), message.id.as_str()), ("foreign, but text", ""));
-    message.ack().await.expect("acknowledged");
+    let first = next(&mut due).await;
+    assert_eq!((first.body.as_slice(), first.id.as_str()), (&b"\xff\xfe"[..], ""));
+    first.ack().await.expect("acknowledged");
+    let second = next(&mut due).await;
+    assert_eq!(second.body, b"foreign, but text");
+    second.reject().await.expect("rejected");
+    assert_eq!(fetch(&url, "wharfinger.resource.cleanup.dlq").await, "foreign, but text");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -112,7 +115,7 @@ async fn a_queue_that_is_deleted_is_declared_again() {
     let mut due = rabbit.due(5);
     publish(&rabbit, &[delayed("before", 0)]).await;
     take_one(&mut due, "before").await;
-    delete_queue(&url, "resource.cleanup").await;
+    delete_queue(&url, "wharfinger.resource.cleanup").await;
     // Immediately after the delete: RabbitMQ then does not notify the consumers.
     super::site::with_retries(|| rabbit.check()).await;
     publish_with_retries(&rabbit, delayed("after", 0)).await;
@@ -129,7 +132,7 @@ async fn after_close_no_message_is_sent_or_received() {
     rabbit.close().await;
     assert_no_message(&mut due, Duration::from_millis(300)).await;
     assert!(super::site::publish_one(&rabbit, &delayed("late", 0)).await.is_err());
-    assert!(rabbit.check().await.is_err() && rabbit.wake("late").await.is_err());
+    assert!(rabbit.check().await.is_err() && rabbit.wake(b"late").await.is_err());
     // The prefetched message goes to the next consumer.
     let other = open(&url).await;
     assert_eq!(take(&mut other.due(10), 1).await, ["second"]);

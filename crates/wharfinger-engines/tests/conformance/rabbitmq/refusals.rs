@@ -1,6 +1,6 @@
 //! Errors of the broker or its settings. The message is one line, names the problem and never contains the password.
 
-use lapin::options::QueueDeclareOptions;
+use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -131,15 +131,15 @@ async fn missing_permissions_are_refused_with_their_name() {
         })
     };
     let narrow = options(&url.replace("guest:guest", &format!("{name}:{PASSWORD}")));
-    permit("^wharfinger", ".*", ".*").await;
-    assert_refused(narrow.clone(), &["queue resource.cleanup.dlq", "configure"]).await;
+    permit("^other", ".*", ".*").await;
+    assert_refused(narrow.clone(), &["queue wharfinger.resource.cleanup.dlq", "configure"]).await;
     permit(".*", ".*", "^$").await;
-    assert_refused(narrow.clone(), &["queue resource.cleanup", "read"]).await;
-    permit(".*", r"^(resource\.|amq\.default$)", ".*").await;
+    assert_refused(narrow.clone(), &["queue wharfinger.resource.cleanup", "read"]).await;
+    permit(".*", r"^(wharfinger\.resource\.|amq\.default$)", ".*").await;
     assert_refused(narrow.clone(), &["exchange wharfinger.wake", "refused"]).await;
     // The permissions that the error message names are sufficient.
-    let all = r"^(resource|wharfinger)\.";
-    permit(all, r"^(resource|wharfinger)\.|^amq\.default$", all).await;
+    let all = r"^wharfinger\.";
+    permit(all, r"^wharfinger\.|^amq\.default$", all).await;
     let rabbit = Rabbit::open(narrow).await.expect("sufficient permissions");
     let mut wakes = rabbit.wakeups();
     tokio::time::timeout(super::site::EVENTUALLY, wakes.listen()).await.expect("allowed to listen");
@@ -153,16 +153,53 @@ async fn a_queue_with_other_arguments_is_refused_with_a_remedy() {
     let (_connection, channel) = plain_channel(&url).await;
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     channel
-        .queue_declare("resource.delayed.60000".into(), durable, FieldTable::default())
+        .queue_declare("wharfinger.resource.delayed.60000".into(), durable, FieldTable::default())
         .await
         .expect("declared");
-    assert_refused(options(&url), &["queue resource.delayed.60000", "other arguments", "delete it"]).await;
+    let expected =
+        ["queue wharfinger.resource.delayed.60000", "other arguments", "declared", "found", "AMQP_PREFIX"];
+    assert_refused(options(&url), &expected).await;
+    let error = error_of(options(&url)).await.to_string();
+    assert!(!error.contains("delete"), "it may belong to another application: {error}");
+    // Another name helps, and leaves the foreign queue as it is.
+    let other = RabbitOptions { prefix: "wharf-2".into(), ..options(&url) };
+    let rabbit = Rabbit::open(other).await.expect("other names");
+    super::site::publish(&rabbit, &[super::site::delayed("fine", 0)]).await;
+    super::site::take_one(&mut rabbit.due(1), "fine").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exchange_or_an_exclusive_queue_of_another_application_is_refused_with_a_remedy() {
+    let url = vhost().await;
+    let (_connection, channel) = plain_channel(&url).await;
+    channel
+        .exchange_declare(
+            "a.wake".into(),
+            lapin::ExchangeKind::Topic,
+            ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() },
+            FieldTable::default(),
+        )
+        .await
+        .expect("declared");
+    let a = RabbitOptions { prefix: "a".into(), ..options(&url) };
+    assert_refused(a, &["exchange a.wake", "`type` declared 'fanout', found 'topic'", "AMQP_PREFIX"]).await;
+    let exclusive = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+    channel
+        .queue_declare("b.resource.cleanup".into(), exclusive, FieldTable::default())
+        .await
+        .expect("declared");
+    let b = RabbitOptions { prefix: "b".into(), ..options(&url) };
+    assert_refused(b, &["queue b.resource.cleanup", "exclusive", "AMQP_PREFIX"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_delayed_exchange_plugin_is_refused_with_a_remedy() {
     let delayed_exchange = RabbitOptions { delayed_exchange: true, ..options(&vhost().await) };
-    assert_refused(delayed_exchange, &["exchange resource.delayed", "unknown exchange type", "plugin"]).await;
+    assert_refused(
+        delayed_exchange,
+        &["exchange wharfinger.resource.delayed", "unknown exchange type", "plugin"],
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

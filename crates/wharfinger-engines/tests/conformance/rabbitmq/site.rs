@@ -14,9 +14,13 @@ use wharfinger_engines::rabbitmq::{
 /// A timeout for events that must happen, even on a busy machine.
 pub(super) const EVENTUALLY: Duration = Duration::from_secs(90);
 
+/// The body of a wake-up.
+pub(super) const JOBS: &[u8] = br#"{"action":"JOBS"}"#;
+
 pub(super) fn options(url: &str) -> RabbitOptions {
     RabbitOptions {
         url: url.to_owned(),
+        prefix: "wharfinger".to_owned(),
         delayed_exchange: false,
         instance: "test".to_owned(),
         faults: Faults::none(),
@@ -37,7 +41,7 @@ pub(super) async fn open(url: &str) -> Rabbit {
 }
 
 pub(super) fn delayed(id: impl ToString, delay_ms: u64) -> DelayedMessage {
-    DelayedMessage { id: id.to_string(), body: format!("body of {}", id.to_string()), delay_ms }
+    DelayedMessage { id: id.to_string(), body: format!("body of {}", id.to_string()).into(), delay_ms }
 }
 
 pub(super) async fn publish(rabbit: &Rabbit, messages: &[DelayedMessage]) {

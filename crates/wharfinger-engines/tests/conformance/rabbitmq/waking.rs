@@ -5,9 +5,9 @@ use std::time::Duration;
 use lapin::options::ExchangeDeleteOptions;
 use wharfinger_engines::rabbitmq::WakeupListener;
 
-use super::site::{EVENTUALLY, open, plain_channel, vhost, with_retries};
+use super::site::{EVENTUALLY, JOBS, fetch, open, plain_channel, vhost, with_retries};
 
-async fn next_topic(wakes: &mut WakeupListener) -> String {
+async fn next_body(wakes: &mut WakeupListener) -> Vec<u8> {
     tokio::time::timeout(EVENTUALLY, wakes.next()).await.expect("a wake-up")
 }
 
@@ -19,18 +19,18 @@ async fn a_wakeup_reaches_all_listeners() {
     for listener in &mut listeners {
         listener.listen().await;
     }
-    // The permission check of a starting process sends a wake-up without a topic, which listeners ignore.
+    // The permission check of a starting process sends a wake-up without a body, which listeners ignore.
     let third = open(&url).await;
-    with_retries(|| third.wake("jobs")).await;
+    with_retries(|| third.wake(JOBS)).await;
     for listener in &mut listeners {
-        assert_eq!(next_topic(listener).await, "jobs");
+        assert_eq!(next_body(listener).await, JOBS);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wakeup_without_listeners_succeeds() {
     let rabbit = open(&vhost().await).await;
-    with_retries(|| rabbit.wake("jobs")).await;
+    with_retries(|| rabbit.wake(JOBS)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,11 +46,19 @@ async fn an_exchange_that_is_deleted_is_declared_again() {
         let mut wakes = listening.wakeups();
         loop {
             // The first wake-up fails and detects the missing exchange. The next ones are sent.
-            let _ = rabbit.wake("jobs").await;
+            let _ = rabbit.wake(JOBS).await;
             if tokio::time::timeout(Duration::from_millis(300), wakes.next()).await.is_ok() {
                 return;
             }
         }
     };
-    tokio::time::timeout(EVENTUALLY, waking).await.expect("next_topic at last");
+    tokio::time::timeout(EVENTUALLY, waking).await.expect("a wake-up at last");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wakeup_that_cannot_be_read_can_be_added_to_the_dead_letters() {
+    let url = vhost().await;
+    let rabbit = open(&url).await;
+    with_retries(|| rabbit.dead_letter(b"what is this")).await;
+    assert_eq!(fetch(&url, "wharfinger.resource.cleanup.dlq").await, "what is this");
 }

@@ -35,6 +35,7 @@ async fn check_redis(settings: &Settings, findings: &mut Vec<Finding>) {
     let Some(url) = &settings.quota_redis else { return };
     let checked = async {
         let redis = RedisQuota::new(url, "doctor".into(), Faults::none())?
+            .with_prefix(&settings.redis_prefix)
             .with_timeout(Duration::from_millis(settings.quota_redis_timeout_ms));
         let version = redis.check().await.map_err(|error| match error {
             QuotaError::Unavailable(why) => QuotaError::Unavailable(format!("{} ({why})", redis.address())),

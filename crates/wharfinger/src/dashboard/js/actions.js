@@ -3,7 +3,7 @@
 import { actionButton } from "./action_button.js";
 import { call, post } from "./api.js";
 import { refetch, setQuota, tenantQuery } from "./live.js";
-import { bytes, duration, number, parseBytes, plural } from "./words.js";
+import { bytes, duration, number, parseBytes, plural, sentence } from "./words.js";
 
 const id = encodeURIComponent;
 
@@ -28,7 +28,7 @@ export const retryAllStuck = (count, more = "") => actionButton({
   dialog: {
     title: "Retry all stuck files?",
     text: [`${more ? `${number(count)}${more} files` : plural(count, "file")} will be queued again for the same stage, without waiting time.`,
-      "Files that only wait in a queue, or that a worker holds, are skipped."],
+      "Files that only wait in a queue, that a worker holds, or that were retried too often are skipped. Retry the last ones one by one."],
     confirmLabel: "Retry all",
   },
   async run() {
@@ -90,6 +90,28 @@ export const removeFromList = (letter) => actionButton({
     await call("DELETE", `/api/v2/dlq/${id(letter.jobId)}`);
     await refetch.deadLetters();
     return { text: `“${letter.fileName}” is removed from the list. It stays failed.` };
+  },
+});
+
+const REASON_CHARS_MAX = 300;
+
+export const releaseFile = (file, after = () => {}, kind = "") => actionButton({
+  key: `release-${file.fileId}`, label: "Release", describe: `Release ${file.fileName}`, kind,
+  dialog: {
+    title: "Release this file from quarantine?",
+    text: [`“${file.fileName}” was quarantined: ${sentence(file.error ?? "no reason is known")}`,
+      "Release it only after a false alarm: it can then be processed and downloaded. It is not scanned again, unless its scan never ended.",
+      "If its object was changed in the store, the confirmed bytes must be there again."],
+    confirmLabel: "Release", isDanger: true,
+    field: {
+      label: "Reason, for the history of the file", value: "",
+      check: (text) => (!text.trim() ? "Enter a reason." : text.length > REASON_CHARS_MAX ? `Enter at most ${REASON_CHARS_MAX} characters.` : ""),
+    },
+  },
+  async run(reason) {
+    const answer = await post(`/api/v2/files/${id(file.fileId)}/release`, { reason: reason.trim() });
+    after();
+    return { text: `“${file.fileName}” is released.`, detail: `Its status is now ${answer.status}.` };
   },
 });
 

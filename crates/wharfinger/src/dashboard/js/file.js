@@ -1,10 +1,11 @@
 // The page of one file: its properties, its status and its history.
 
-import { deleteFile, processAgain, retryStuck } from "./actions.js";
+import { deleteFile, processAgain, releaseFile, retryStuck } from "./actions.js";
 import { get } from "./api.js";
 import { h } from "./dom.js";
 import { badge, icon } from "./icons.js";
 import { emitChange, live, onNotification } from "./live.js";
+import { isOperator } from "./session.js";
 import { loading, placeholder, section } from "./tables.js";
 import { toast } from "./toasts.js";
 import { absolute, bytes, day, duration, exactTime, isFinal, kindOfStatus, number, sentence, stageOfStatus, statusMeaning, time } from "./words.js";
@@ -104,6 +105,7 @@ function properties() {
     property("Registered", time(file.createdAt)),
     property("Confirmed", time(file.confirmedAt, "not yet")),
     property("Ready", time(file.readyAt, "not yet")),
+    file.deletionDate && property("Will be deleted", h("span", { id: "deletion-date" }, time(file.deletionDate), ", after a warning")),
     file.stages && property("Stages", file.stages.length ? file.stages.join(", ") : "none"),
     property("Recoveries", number(file.retryCount)),
     property("Id", h("code", {}, file.fileId)),
@@ -134,6 +136,7 @@ function actions() {
   return h("div", { class: "buttons" },
     letter && processAgain(letter, "primary"),
     canRetry && retryStuck(stuck ?? { id, fileName: file.fileName, status: file.status }, stuck?.problem ? "primary" : ""),
+    file.status === "quarantined" && isOperator() && releaseFile(file, fetchSoon),
     ["ready", "failed"].includes(file.status) && h("button", { type: "button", onclick: download }, "Download"),
     deleteFile(file, () => {
       isDeleted = true;

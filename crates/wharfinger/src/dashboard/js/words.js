@@ -97,7 +97,7 @@ const MEANINGS = {
   embedding: "Vectors for the search are being computed.",
   ready: "All stages are complete. The file can be downloaded.",
   failed: "Processing failed. The reason is shown with the file.",
-  quarantined: "Infected, or changed in the store after the upload. It cannot be downloaded.",
+  quarantined: "Infected, or changed in the store after the upload. It cannot be downloaded. After a false alarm, an operator can release it.",
   deleted: "Deleted. Only its record is left.",
 };
 export const statusMeaning = (status) => MEANINGS[status] ?? "";

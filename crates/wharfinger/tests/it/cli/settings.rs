@@ -61,7 +61,7 @@ fn an_invalid_value_is_reported_with_its_key() {
         ("UPLOAD_ALLOWED_TYPES", "image/png,pdf"),
         ("TENANT_REQUESTS_PER_SECOND", "-1"),
         ("UNCONFIRMED_LIMIT_PERCENT", "0"),
-        ("UPLOAD_WINDOW_MS", "1h"),
+        ("UPLOAD_WINDOW_MS", "an hour"),
         ("UPLOAD_GRACE_MS", "-1"),
         ("UPLOAD_MIN_RATE_BYTES", "0"),
         ("UPLOAD_WINDOW_POLICY", "Rescue"),
@@ -158,6 +158,29 @@ fn flags_override_the_environment_the_file_and_the_defaults() {
         plain.lines().any(|line| line.starts_with("UPLOAD_WINDOW_MS ") && line.contains("1000")),
         "{plain}"
     );
+}
+
+#[test]
+fn config_shows_durations_and_schedules_as_they_are_in_force() {
+    let place = Place::new();
+    let environment = [
+        ("UPLOAD_WINDOW_MS", "1h30m"),
+        ("DASHBOARD_CACHE_TTL", "2m"),
+        ("QUARANTINE_RETENTION_DAYS", "36h"),
+        ("DLQ_MAX_AGE", "7d"),
+        ("ORPHAN_CLEANUP_SCHEDULE", "'30 4 * * *'"),
+    ];
+    let ran = place.run_with(&environment, &["config", "--json"]).expect(0);
+    for (name, value) in [
+        ("UPLOAD_WINDOW_MS", "5400000"),
+        ("DASHBOARD_CACHE_TTL", "120"),
+        ("QUARANTINE_RETENTION_DAYS", "36h"),
+        ("DLQ_MAX_AGE", "168h"),
+        ("ORPHAN_CLEANUP_SCHEDULE", "30 4 * * *"),
+        ("QUOTA_SYNC_SCHEDULE", "30 2 * * *"),
+    ] {
+        assert_eq!(setting(&ran, name).0, value, "{name}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::cli::program::{Place, Served};
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The metrics of the contract with their labels. Those with a tenant label appear with the first tenant.
-const CONTRACT: [(&str, &str, &[&str]); 38] = [
+const CONTRACT: [(&str, &str, &[&str]); 39] = [
     ("resource_orphaned_files_cleaned_total", "counter", &["tenant_id"]),
     ("resource_quota_refunded_bytes_total", "counter", &["tenant_id"]),
     ("resource_cleanup_failures_total", "counter", &["error_type"]),
@@ -52,6 +52,7 @@ const CONTRACT: [(&str, &str, &[&str]); 38] = [
     ("wharfinger_outbox_lines", "gauge", &["destination"]),
     ("wharfinger_notification_deliveries_total", "counter", &["destination", "outcome"]),
     ("wharfinger_pipeline_stages_ended_total", "counter", &["outcome"]),
+    ("wharfinger_broker_unknown_messages_total", "counter", &[]),
     ("wharfinger_rows_expired_total", "counter", &["table"]),
     ("wharfinger_outbox_lines_dropped_total", "counter", &["destination"]),
 ];

@@ -145,7 +145,11 @@ fn a_broker_with_wrong_credentials_or_without_its_plugin_stops_the_start() {
     place.run_with(&[(BROKER, &url)], &["migrate"]).expect(0);
     let vhost = url.rsplit('/').next().expect("a vhost");
     let queues = server.ctl(&["list_queues", "-p", vhost, "name"]).expect("queues");
-    for queue in ["resource.delayed.3600000", "resource.cleanup", "resource.cleanup.dlq"] {
+    for queue in [
+        "wharfinger.resource.delayed.3600000",
+        "wharfinger.resource.cleanup",
+        "wharfinger.resource.cleanup.dlq",
+    ] {
         assert!(queues.lines().any(|line| line.trim() == queue), "{queue} in {queues}");
     }
     let ran = place.run_with(&[(BROKER, &url)], &["doctor", "--json"]).expect(0);

@@ -59,7 +59,7 @@ async fn an_unconfirmed_upload_is_checked_when_its_message_arrives(database: Dat
     let _consumer = consume(&server);
     let grant = server.me().init("forgotten", 5).await.expect(201);
     let kept = server.me().upload("kept", b"bytes").await;
-    assert_eq!(waiting(&server).await, 2);
+    assert_eq!(waiting(&server).await, 2, "one line is for the confirmed file");
     // One second before the check is due: the delay of a message runs in real time.
     env.advance(WINDOW_MS + GRACE_MS - 1_000);
     messages::relay(&server.app.core, broker_of(&server)).await.expect("published");
@@ -103,7 +103,7 @@ async fn a_repeated_message_runs_its_check_once(database: Database) {
     for _ in 0..3 {
         let messages: Vec<_> = jobs
             .iter()
-            .map(|job| DelayedMessage { id: job.clone(), body: job.clone(), delay_ms: 0 })
+            .map(|job| DelayedMessage { id: job.clone(), body: check_orphan(job), delay_ms: 0 })
             .collect();
         for outcome in broker.publish_delayed(&messages).await {
             outcome.expect("published");
@@ -121,30 +121,133 @@ async fn a_repeated_message_runs_its_check_once(database: Database) {
     oracle::catalog_is_sound(&one).await;
 }
 
-async fn a_message_without_a_job_id_becomes_a_dead_letter(database: Database) {
-    let shared = harness::rabbitmq::shared();
-    let url = shared.create_vhost();
-    let env = env(database, &url);
-    let server = env.start().await;
-    let _consumer = consume(&server);
-    let broker = &server.app.broker.as_ref().expect("a broker").rabbit;
-    let invalid = DelayedMessage { id: "n".into(), body: "not a job id".into(), delay_ms: 0 };
-    let unknown = DelayedMessage { id: "g".into(), body: unknown_job_id(), delay_ms: 0 };
-    for outcome in broker.publish_delayed(&[invalid, unknown]).await {
-        outcome.expect("published");
-    }
-    let vhost = url.rsplit('/').next().expect("a vhost").to_owned();
-    eventually("there is one dead letter", async || {
-        let queues = shared.ctl(&["list_queues", "-p", &vhost, "name", "messages"]).expect("queues");
-        let holds =
-            |name: &str, count: &str| queues.lines().any(|line| line.split_whitespace().eq([name, count]));
-        holds("resource.cleanup.dlq", "1") && holds("resource.cleanup", "0")
-    })
-    .await;
+/// A body with this job. The other fields are hints, so they may be missing.
+fn check_orphan(job: &str) -> Vec<u8> {
+    json!({ "action": "CHECK_ORPHAN", "jobId": job }).to_string().into_bytes()
 }
 
-fn unknown_job_id() -> String {
-    wharfinger_catalog::fresh_id(1).to_string()
+/// How many messages are in this queue.
+fn depth(url: &str, queue: &str) -> u64 {
+    let vhost = url.rsplit('/').next().expect("a vhost");
+    let listed = harness::rabbitmq::shared().ctl(&["list_queues", "-p", vhost, "name", "messages"]);
+    let listed = listed.expect("queues");
+    let found = listed.lines().find_map(|line| line.strip_prefix(queue)?.strip_prefix(char::is_whitespace));
+    found.map_or(0, |count| count.trim().parse().expect("a number"))
+}
+
+async fn unknown_messages(server: &TestApp) -> u64 {
+    let metrics = server.metrics().await;
+    let line =
+        metrics.lines().find_map(|line| line.strip_prefix("wharfinger_broker_unknown_messages_total "));
+    line.expect("the metric").parse().expect("a number")
+}
+
+/// Nothing is lost, requeued in a loop, or guessed.
+async fn messages_that_cannot_be_read_become_dead_letters(database: Database) {
+    let url = harness::rabbitmq::shared().create_vhost();
+    let env = env(database, &url);
+    let server = env.start().await;
+    let before = unknown_messages(&server).await;
+    let grant = server.me().init("waits", 5).await.expect(201);
+    let job = env.texts("SELECT id FROM jobs").await.remove(0);
+    let _consumer = consume(&server);
+    let broker = &broker_of(&server).rabbit;
+    let unreadable = [
+        job.clone().into_bytes(),
+        b"\xff\xfe".to_vec(),
+        json!({ "action": "DELETE_ALL", "jobId": job }).to_string().into_bytes(),
+        json!({ "action": "CHECK_ORPHAN", "fileId": id(&grant) }).to_string().into_bytes(),
+        json!({ "action": "RUN_CLEANUPS" }).to_string().into_bytes(),
+    ];
+    let unknown_job = check_orphan(&wharfinger_catalog::fresh_id(1).to_string());
+    let bodies = unreadable.iter().cloned().chain([unknown_job]);
+    let messages: Vec<_> = bodies.map(|body| DelayedMessage { id: "m".into(), body, delay_ms: 0 }).collect();
+    for outcome in broker.publish_delayed(&messages).await {
+        outcome.expect("published");
+    }
+    eventually("the others are dead letters", async || {
+        depth(&url, "wharfinger.resource.cleanup.dlq") == 5 && depth(&url, "wharfinger.resource.cleanup") == 0
+    })
+    .await;
+    assert!(unknown_messages(&server).await >= before + 5);
+    assert_eq!(status(&server, &id(&grant)).await, 200, "the message for its file was not obeyed");
+}
+
+/// Each process has its own copy, which cannot be rejected: a copy is added to the dead letters.
+async fn a_wakeup_that_cannot_be_read_is_kept_and_the_next_one_works(database: Database) {
+    let url = harness::rabbitmq::shared().create_vhost();
+    let env = env(database, &url);
+    let server = env.start().await;
+    let before = unknown_messages(&server).await;
+    let (app, stop) = (server.app.clone(), CancellationToken::new());
+    let _stopped = stop.clone().drop_guard();
+    let listening = async move {
+        messages::receive_wakeups(&app.core, app.broker.as_ref().expect("a broker"), &stop).await;
+    };
+    tokio::spawn(listening);
+    // A wake-up that is sent before the process listens is lost, so the test repeats it.
+    eventually("it is a dead letter", async || {
+        let _ = broker_of(&server).rabbit.wake(br#"{"action":"DANCE"}"#).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        depth(&url, "wharfinger.resource.cleanup.dlq") > 0
+    })
+    .await;
+    assert!(unknown_messages(&server).await > before);
+    let woken = server.app.core.wakeups.cleanup.notified();
+    broker_of(&server).rabbit.wake(br#"{"action":"RUN_CLEANUPS"}"#).await.expect("sent");
+    tokio::time::timeout(Duration::from_secs(60), woken).await.expect("the reaper is woken");
+}
+
+/// The message is JSON for people. Its fields are hints: the check reads its row.
+async fn a_message_says_what_it_is(database: Database) {
+    let url = harness::rabbitmq::shared().create_vhost();
+    let env = env(database, &url);
+    let server = env.start().await;
+    let grant = server.me().init("forgotten", 5).await.expect(201);
+    let confirmed = server.me().upload("kept", b"bytes").await;
+    let job = env.texts("SELECT id FROM jobs").await.remove(0);
+    env.advance(WINDOW_MS + GRACE_MS);
+    assert_eq!(messages::relay(&server.app.core, broker_of(&server)).await.expect("published"), 1);
+    assert_eq!(waiting(&server).await, 0, "the line of the confirmed file needs no message");
+    let mut due = broker_of(&server).rabbit.due(1);
+    let message = due.next().await;
+    let body: serde_json::Value = serde_json::from_slice(&message.body).expect("JSON");
+    let expected = json!({
+        "action": "CHECK_ORPHAN", "fileId": id(&grant), "tenantId": "t", "size": 5, "jobId": job,
+    });
+    assert_eq!(body, expected);
+    drop((message, due));
+
+    // A message that names another file: the job decides.
+    let lie =
+        json!({ "action": "CHECK_ORPHAN", "fileId": confirmed, "tenantId": "x", "size": 0, "jobId": job });
+    let lie = DelayedMessage { id: "l".into(), body: lie.to_string().into_bytes(), delay_ms: 0 };
+    broker_of(&server).rabbit.publish_delayed(&[lie]).await.remove(0).expect("published");
+    let _consumer = consume(&server);
+    eventually("the upload is reclaimed", async || status(&server, &id(&grant)).await == 410).await;
+    assert_eq!(status(&server, &confirmed).await, 200);
+}
+
+/// Two installations share a virtual host. Each gets its own checks and wake-ups.
+async fn installations_with_different_prefixes_share_a_broker(database: Database) {
+    let url = harness::rabbitmq::shared().create_vhost();
+    let shop = TestEnv::with(database, &[("WHARFINGER_BROKER_URL", &url), ("AMQP_PREFIX", "shop")]);
+    let lab = TestEnv::with(database, &[("WHARFINGER_BROKER_URL", &url), ("AMQP_PREFIX", "lab")]);
+    let (of_shop, of_lab) = (shop.start().await, lab.start().await);
+    let _consumers = [consume(&of_shop), consume(&of_lab)];
+    let (in_shop, in_lab) =
+        (of_shop.me().init("f", 5).await.expect(201), of_lab.me().init("f", 5).await.expect(201));
+    for (env, server) in [(&shop, &of_shop), (&lab, &of_lab)] {
+        env.advance(WINDOW_MS + GRACE_MS);
+        messages::relay(&server.app.core, broker_of(server)).await.expect("published");
+    }
+    eventually("both are reclaimed", async || {
+        status(&of_shop, &id(&in_shop)).await == 410 && status(&of_lab, &id(&in_lab)).await == 410
+    })
+    .await;
+    for queue in ["shop.resource.cleanup.dlq", "lab.resource.cleanup.dlq", "wharfinger.resource.cleanup"] {
+        assert_eq!(depth(&url, queue), 0, "{queue}");
+    }
 }
 
 /// An API process accepts a delete, and a worker process deletes the bytes at once. Its clock is stopped, so it does
@@ -175,7 +278,10 @@ on_each_database!(
     an_unconfirmed_upload_is_checked_when_its_message_arrives,
     a_message_that_arrives_too_early_is_sent_again,
     a_repeated_message_runs_its_check_once,
-    a_message_without_a_job_id_becomes_a_dead_letter,
+    messages_that_cannot_be_read_become_dead_letters,
+    a_wakeup_that_cannot_be_read_is_kept_and_the_next_one_works,
+    a_message_says_what_it_is,
+    installations_with_different_prefixes_share_a_broker,
     a_worker_is_woken_by_another_process,
 );
 

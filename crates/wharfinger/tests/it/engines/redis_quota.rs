@@ -54,6 +54,40 @@ async fn a_repeated_idempotency_key_is_answered_while_the_quota_is_full(database
     oracle::redis_is_exact(&server).await;
 }
 
+/// Two installations with a tenant of the same name share a database of Redis. Without prefixes, each use by one would
+/// make the counters of the other invalid.
+async fn installations_with_different_prefixes_share_a_redis(database: Database) {
+    let redis = harness::redis::shared().own_database();
+    let shop = TestEnv::with_redis(database, &redis, &[("REDIS_PREFIX", "shop:")]);
+    let lab = TestEnv::with_redis(database, &redis, &[("REDIS_PREFIX", "lab:")]);
+    let (of_shop, of_lab) = (shop.start().await, lab.start().await);
+    let epochs = async || {
+        let epoch = "SELECT epoch FROM quotas WHERE owner = 'redis'";
+        (shop.scalar(epoch).await, lab.scalar(epoch).await)
+    };
+    of_shop.me().init("first", 10).await.expect(201);
+    of_lab.me().init("first", 10).await.expect(201);
+    let before = epochs().await;
+    for n in 0..3 {
+        of_shop.me().init(&format!("f{n}"), 100).await.expect(201);
+        of_lab.me().init(&format!("f{n}"), 1_000).await.expect(201);
+    }
+    assert_eq!(epochs().await, before, "no count was rebuilt");
+    assert_eq!((of_shop.me().used().await, of_lab.me().used().await), (310, 3_010));
+    let client = redis::Client::open(redis.as_str()).expect("a URL of Redis");
+    let mut raw = client.get_multiplexed_async_connection().await.expect("a connection");
+    for (key, used) in [("shop:quota:tenant:{t}:used", "310"), ("lab:quota:tenant:{t}:used", "3010")] {
+        let found: String = redis::cmd("GET").arg(key).query_async(&mut raw).await.expect("read");
+        assert_eq!(found, used, "{key}");
+    }
+    of_shop.me().get("/api/v2/uploads/dashboard").await.expect(200);
+    let names: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut raw).await.expect("read");
+    for name in &names {
+        assert!(name.starts_with("shop:") || name.starts_with("lab:"), "{names:?}");
+    }
+    assert!(names.iter().any(|name| name.starts_with("shop:wharfinger:cache:")), "{names:?}");
+}
+
 async fn a_new_limit_applies_at_once(database: Database) {
     let env = env(database, &[]);
     let server = env.start().await;
@@ -179,6 +213,7 @@ on_each_database!(
     of_200_parallel_uploads_exactly_the_100_that_fit_succeed,
     a_repeated_idempotency_key_is_answered_while_the_quota_is_full,
     a_new_limit_applies_at_once,
+    installations_with_different_prefixes_share_a_redis,
     users_share_the_quota_of_their_tenant_only,
     two_processes_fill_one_quota_exactly,
     the_owner_of_the_quota_follows_the_settings,

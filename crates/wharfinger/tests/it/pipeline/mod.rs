@@ -8,6 +8,7 @@ mod documents;
 mod killed;
 mod life;
 mod python;
+mod releasing;
 mod search;
 mod sharing;
 mod stage_workers;

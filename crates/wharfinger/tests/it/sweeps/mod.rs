@@ -5,6 +5,7 @@ mod deletions;
 mod history;
 mod manual_runs;
 mod old_failures;
+mod old_quarantine;
 mod orphans;
 mod real_processes;
 mod retention;

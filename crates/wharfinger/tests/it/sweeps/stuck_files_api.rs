@@ -136,9 +136,35 @@ async fn a_manual_retry_ignores_the_limit(database: Database) {
         env.execute("DELETE FROM jobs").await;
     }
     env.advance(THRESHOLD_MS);
-    assert_eq!(retry_all(&me).await["retriedCount"], 1);
-    assert_eq!(me.file(&file).await["retryCount"], 5);
+    assert_eq!(retry(&me, &file).await.expect(200)["retryCount"], 5);
     server.settle().await;
+    oracle::all_is_healed(&env, &server).await;
+}
+
+/// The sweep fails files at the limit. A call for all files does not give them another chance, but one for a single file does.
+async fn a_retry_of_all_skips_files_at_the_limit(database: Database) {
+    let env = TestEnv::with_stages(database, "scan", &[("MAX_STUCK_RETRIES", "2")]);
+    let server = env.start().await;
+    let me = server.me();
+    let (below, at) = (without_job(&env, &me, "lost below").await, without_job(&env, &me, "lost at").await);
+    let waiting = me.enqueue("only waits", b"cargo").await;
+    env.execute("UPDATE files SET retry_count = 1 WHERE file_name = 'lost below'").await;
+    env.execute("UPDATE files SET retry_count = 2 WHERE file_name = 'lost at'").await;
+    env.advance(THRESHOLD_MS);
+    let expected = json!({
+        "success": true, "retriedCount": 1, "skippedCount": 2, "errors": [], "isBrokenOff": false,
+    });
+    assert_eq!(retry_all(&me).await, expected);
+    let retries = async |file: &str| me.file(file).await["retryCount"].clone();
+    assert_eq!(
+        (retries(&below).await, retries(&at).await, retries(&waiting).await),
+        (json!(2), json!(2), json!(0))
+    );
+    assert_eq!(retry(&me, &at).await.expect(200)["retryCount"], 3);
+    server.settle().await;
+    for file in [&below, &at, &waiting] {
+        assert_eq!(me.file(file).await["status"], "ready");
+    }
     oracle::all_is_healed(&env, &server).await;
 }
 
@@ -242,6 +268,7 @@ on_each_database! {
     callers_see_and_retry_only_the_files_of_their_scope,
     pages_contain_every_stuck_file_once,
     a_manual_retry_ignores_the_limit,
+    a_retry_of_all_skips_files_at_the_limit,
     a_manual_retry_skips_the_retry_delay,
     only_files_in_the_pipeline_can_be_retried,
     errors_are_reported_per_file,
