@@ -49,6 +49,7 @@ async fn changes_of_operators_and_admins_are_listed(database: Database) {
 
     // After a year it is removed.
     env.advance(365 * 86_400_000);
+    let operator = server.as_user("ops", "olga", Role::Operator);
     server.settle().await;
     assert_eq!(entries(&operator).await.len(), 3);
     env.advance(60_000);
