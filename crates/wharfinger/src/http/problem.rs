@@ -34,12 +34,18 @@ pub struct Problem {
     #[serde(flatten)]
     #[schema(ignore)]
     more: Map<String, Value>,
+    /// Boxed, because a `Problem` is the error of many functions and should be small.
     #[serde(skip)]
     #[schema(ignore)]
+    hidden: Option<Box<Hidden>>,
+}
+
+/// What the body does not have.
+#[derive(Clone, Debug, Default)]
+struct Hidden {
+    /// For the header `Retry-After`.
     retry_after_s: Option<u32>,
-    /// For the log only.
-    #[serde(skip)]
-    #[schema(ignore)]
+    /// For the log.
     cause: Option<String>,
 }
 
@@ -57,14 +63,13 @@ impl Problem {
             detail: detail.to_string(),
             code,
             more: Map::new(),
-            retry_after_s: None,
-            cause: None,
+            hidden: None,
         }
     }
 
     /// Its code and detail, for an answer about many items.
     pub fn brief(self) -> (&'static str, String) {
-        if let Some(cause) = self.cause {
+        if let Some(cause) = self.hidden.and_then(|hidden| hidden.cause) {
             tracing::warn!(code = self.code, error = cause, "one item of a request failed");
         }
         (self.code, self.detail)
@@ -123,8 +128,18 @@ impl Problem {
     pub fn unavailable() -> Problem {
         let detail = "The server cannot answer this request now. Try again in a moment.";
         let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Unavailable", detail);
-        problem.retry_after_s = Some(1);
+        problem.hidden().retry_after_s = Some(1);
         problem
+    }
+
+    fn hidden(&mut self) -> &mut Hidden {
+        self.hidden.get_or_insert_default()
+    }
+
+    /// With the cause for the log.
+    fn because(mut self, cause: String) -> Problem {
+        self.hidden().cause = Some(cause);
+        self
     }
 
     pub fn unavailable_because(detail: impl ToString) -> Problem {
@@ -134,7 +149,7 @@ impl Problem {
     pub fn rate_limited(detail: impl ToString) -> Problem {
         let mut problem =
             Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", "Too many requests", detail);
-        problem.retry_after_s = Some(1);
+        problem.hidden().retry_after_s = Some(1);
         problem
     }
 
@@ -142,7 +157,9 @@ impl Problem {
     pub fn tenant_rate(retry_after_s: u32) -> Problem {
         let detail = "This tenant sends more requests than it may. Send fewer, or ask an operator for a higher rate \
                       (requestsPerSecond).";
-        Problem { retry_after_s: Some(retry_after_s), ..Problem::rate_limited(detail) }
+        let mut problem = Problem::rate_limited(detail);
+        problem.hidden().retry_after_s = Some(retry_after_s);
+        problem
     }
 
     pub fn too_large(field: &str, limit_bytes: usize) -> Problem {
@@ -265,10 +282,10 @@ impl From<VerbError> for Problem {
             }
             VerbError::RedriveLimit(_) => of(StatusCode::CONFLICT, "redrive_limit", "Redrive limit reached"),
             VerbError::LeaseLost => of(StatusCode::CONFLICT, "lease_lost", "Lease lost"),
-            VerbError::Unavailable(why) => Problem { cause: Some(why), ..Problem::unavailable() },
+            VerbError::Unavailable(why) => Problem::unavailable().because(why),
             VerbError::RateLimited(_) => {
                 let mut problem = of(StatusCode::TOO_MANY_REQUESTS, "rate_limited", "Too many requests");
-                problem.retry_after_s = Some(1);
+                problem.hidden().retry_after_s = Some(1);
                 problem
             }
             VerbError::StoreInDoubt(_) => {
@@ -276,7 +293,7 @@ impl From<VerbError> for Problem {
             }
             // Only sweeps lose their lease in this way.
             VerbError::TakenOver => Problem::unavailable(),
-            VerbError::Internal(why) => Problem { cause: Some(why), ..Problem::internal() },
+            VerbError::Internal(why) => Problem::internal().because(why),
         }
     }
 }
@@ -304,8 +321,9 @@ impl From<ReceiveError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let retry_after = self.retry_after_s;
-        let failed = Failed { code: self.code, cause: self.cause.clone() };
+        let Hidden { retry_after_s: retry_after, cause } =
+            self.hidden.clone().map_or_else(Hidden::default, |it| *it);
+        let failed = Failed { code: self.code, cause };
         let mut response = (status, Json(self)).into_response();
         response.extensions_mut().insert(failed);
         let headers = response.headers_mut();

@@ -105,7 +105,9 @@ async fn an_unreadable_row_does_not_stop_the_others() {
     let env = TestEnv::on_s3(Database::Sqlite, &[WITH_SECRET]);
     let server = env.start().await;
     let me = server.me();
-    let (bad, good) = (uploaded(&me, BYTES, None).await, uploaded(&me, BYTES, None).await);
+    let bad = uploaded(&me, BYTES, None).await;
+    env.advance(1);
+    let good = uploaded(&me, BYTES, None).await;
     env.execute("UPDATE files SET stage = 'unknown' WHERE id = (SELECT MIN(id) FROM files)").await;
     let mut message = s3_event(&env, &format!("wharf/uploads/t/u/{bad}"));
     let record = s3_event(&env, &format!("wharf/uploads/t/u/{good}"))["Records"][0].clone();

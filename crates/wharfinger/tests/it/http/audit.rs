@@ -48,13 +48,12 @@ async fn changes_of_operators_and_admins_are_listed(database: Database) {
     assert_eq!(next["entries"][1]["detail"], json!({ "limit": 5_000 }));
 
     // After a year it is removed.
-    env.advance(365 * 86_400_000);
-    let operator = server.as_user("ops", "olga", Role::Operator);
-    server.settle().await;
-    assert_eq!(entries(&operator).await.len(), 3);
-    env.advance(60_000);
-    server.settle().await;
-    assert_eq!(entries(&operator).await, Vec::<Value>::new());
+    for (days, left) in [(364, 3), (2, 0)] {
+        env.advance(days * 86_400_000);
+        server.settle().await;
+        let operator = server.as_user("ops", "olga", Role::Operator);
+        assert_eq!(entries(&operator).await.len(), left);
+    }
 }
 
 on_each_database!(changes_of_operators_and_admins_are_listed);
