@@ -10,7 +10,7 @@ use wharfinger::core::Role;
 
 use crate::http::signing_keys::{RSA, jwks};
 use crate::oracle;
-use crate::test_app::{Answer, Client, Database, START, TestApp, TestEnv, on_each_database};
+use crate::test_app::{Answer, Client, Database, METRICS, START, TestApp, TestEnv, on_each_database};
 use crate::uploads::{id, sha256};
 
 pub const SECRET: &str = "a hook secret of some bytes";
@@ -90,7 +90,10 @@ async fn a_reported_upload_is_confirmed_once(database: Database) {
     for id in [&missing, &other_bytes] {
         assert_eq!(me.file(id).await["status"], "registered");
     }
-    let metrics = server.metrics().await;
+    let metrics = {
+        let _guard = METRICS.lock().await;
+        server.metrics().await
+    };
     assert!(metrics.contains("wharfinger_hook_objects_total{outcome=\"confirmed\"}"), "{metrics}");
     env.advance(2 * 3_600_000);
     server.settle().await;
