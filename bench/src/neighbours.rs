@@ -157,7 +157,7 @@ pub(crate) fn put(server: &Server, token: &str, file: &Path) {
     let put = Command::new(binary())
         .arg("put")
         .arg(file)
-        .env("WHARFINGER_SERVER", &server.url)
+        .env("WHARFINGER_URL", &server.url)
         .env("WHARFINGER_TOKEN", token)
         .stdout(Stdio::null())
         .status()

@@ -75,7 +75,7 @@ async fn embed(server: &Server) -> Duration {
     let put = Command::new(binary())
         .arg("put")
         .arg(&file)
-        .env("WHARFINGER_SERVER", &server.url)
+        .env("WHARFINGER_URL", &server.url)
         .env("WHARFINGER_TOKEN", &server.token)
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -49,7 +49,7 @@ async fn measure(file: &Path, mib: u64, stages: &str) {
     let put = Command::new(binary())
         .arg("put")
         .arg(file)
-        .env("WHARFINGER_SERVER", &server.url)
+        .env("WHARFINGER_URL", &server.url)
         .env("WHARFINGER_TOKEN", &server.token)
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -3,14 +3,14 @@
 #
 # Use it on your own server only: it leases files that are meant for the server's workers. It deletes what it uploads.
 #
-#   export WHARFINGER_SERVER=http://127.0.0.1:8080
+#   export WHARFINGER_URL=http://127.0.0.1:8080
 #   export WHARFINGER_TOKEN=$(wharfinger token --tenant acme --user ann)
 #   export OPERATOR_TOKEN=$(wharfinger token --tenant ops --user op --role operator)
 #   export WORKER_TOKEN=$(wharfinger token --tenant ops --user scanner --role worker)
 #   docs/examples/api.sh
 set -euo pipefail
 
-S=${WHARFINGER_SERVER:?the URL of the server}
+S=${WHARFINGER_URL:?the URL of the server}
 USER_TOKEN=${WHARFINGER_TOKEN:?the token of a user}
 OPERATOR_TOKEN=${OPERATOR_TOKEN:?the token of an operator}
 WORKER_TOKEN=${WORKER_TOKEN:?the token of a worker}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A worker for Wharfinger with nothing but Python's standard library.
 
-    WHARFINGER_SERVER=http://127.0.0.1:8080 WHARFINGER_TOKEN=$(wharfinger token --tenant ops --user w --role worker \
+    WHARFINGER_URL=http://127.0.0.1:8080 WHARFINGER_TOKEN=$(wharfinger token --tenant ops --user w --role worker \
         --expires 24h) python3 worker.py scan extract chunk embed
 
 It leases files of the named stages, processes them, keeps its leases by heartbeats, and reports the results. Each stage
@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 
-SERVER = os.environ.get("WHARFINGER_SERVER", "http://127.0.0.1:8080").rstrip("/")
+SERVER = os.environ.get("WHARFINGER_URL", "http://127.0.0.1:8080").rstrip("/")
 TOKEN = os.environ["WHARFINGER_TOKEN"]
 LEASE_MS = int(os.environ.get("LEASE_MS", "60000"))
 

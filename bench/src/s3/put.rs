@@ -47,7 +47,7 @@ async fn put(gateway: &Radosgw, file: &Path) -> Duration {
     let started = Instant::now();
     let put = Command::new(binary())
         .args(["put".as_ref(), file.as_os_str()])
-        .env("WHARFINGER_SERVER", &server.url)
+        .env("WHARFINGER_URL", &server.url)
         .env("WHARFINGER_TOKEN", &server.token)
         .stdout(Stdio::null())
         .status();

@@ -12,7 +12,7 @@ use crate::config::{Flags, Settings, client_env};
 
 #[derive(Args)]
 pub(super) struct RemoteArguments {
-    /// The server's address (WHARFINGER_SERVER) [default: from the settings]
+    /// The server's address (WHARFINGER_URL) [default: from the settings]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// The access token (WHARFINGER_TOKEN) [default: created with the key of the local server]
@@ -39,7 +39,7 @@ const TOKEN_MS: i64 = 24 * 3_600_000;
 impl RemoteArguments {
     /// From flags and environment, else those of the server with these settings. A token that is created here has this role.
     pub(super) fn access(&self, flags: &Flags, role: &str) -> Result<Access, Failure> {
-        let server = self.server.clone().or_else(|| client_env("WHARFINGER_SERVER"));
+        let server = self.server.clone().or_else(|| client_env("WHARFINGER_URL"));
         let given = self.token.clone().or_else(|| client_env("WHARFINGER_TOKEN"));
         let is_own_token = given.is_none();
         let access = |server: String, token| {

@@ -181,7 +181,7 @@ const STORE_ENV: [&str; 4] = ["AWS_", "AZURE_", "GOOGLE_", "IDENTITY_ENDPOINT"];
 
 /// Read by commands that are clients of a server, not by the server.
 const CLIENT_ENV: [&str; 5] =
-    ["WHARFINGER_SERVER", "WHARFINGER_TOKEN", "WHARFINGER_RECONCILE_DATABASE", "XDG_CACHE_HOME", "HOME"];
+    ["WHARFINGER_URL", "WHARFINGER_TOKEN", "WHARFINGER_RECONCILE_DATABASE", "XDG_CACHE_HOME", "HOME"];
 
 /// Settings from the command line.
 #[derive(Clone, Debug, Default)]

@@ -86,7 +86,7 @@ export function createKey(...options) {
 export function worker(stages, patch = "", isUntilIdle = false) {
   const code = `import sys\nsys.path.insert(0, ${JSON.stringify(WORKER.replace(/\/[^/]*$/, ""))})\nimport time, worker\n${patch}\nworker.main()`;
   const child = spawn("python3", ["-c", code, ...stages, ...(isUntilIdle ? ["--until-idle"] : [])], {
-    env: { ...process.env, WHARFINGER_SERVER: BASE, WHARFINGER_TOKEN: tokens.worker, LEASE_MS: process.env.JOB_LEASE_MS ?? "60000" },
+    env: { ...process.env, WHARFINGER_URL: BASE, WHARFINGER_TOKEN: tokens.worker, LEASE_MS: process.env.JOB_LEASE_MS ?? "60000" },
     stdio: ["ignore", "inherit", "inherit"],
   });
   const ended = new Promise((resolve) => child.on("exit", (code, signal) => resolve(signal ?? code)));
@@ -172,8 +172,8 @@ export class Window {
     const data = { items: [], files: paths, dragOperationsMask: 1 };
     for (const type of ["dragEnter", "dragOver"]) await session.send("Input.dispatchDragEvent", { type, x, y, data });
     await this.page.locator(`${selector}.over`).waitFor();
+    // The session stays attached: Chromium 148 ends the throttling of the page with the first session that is detached.
     await session.send("Input.dispatchDragEvent", { type: "drop", x, y, data });
-    await session.detach();
   }
 
   /** Fails if axe finds a violation in what is shown now: its default rules cover WCAG A and AA and best practices. */

@@ -12,7 +12,7 @@ use crate::test_app::{Database, TestApp, TestEnv, on_each_database};
 /// Runs `put` against a server of this process, as user `u` of tenant `t`.
 fn put(place: &Place, server: &TestApp, arguments: &[&str]) -> Ran {
     let token = server.me().token;
-    let environment = [("WHARFINGER_SERVER", server.url.as_str()), ("WHARFINGER_TOKEN", token.as_str())];
+    let environment = [("WHARFINGER_URL", server.url.as_str()), ("WHARFINGER_TOKEN", token.as_str())];
     place.run_with(&environment, &[&["put"], arguments].concat())
 }
 

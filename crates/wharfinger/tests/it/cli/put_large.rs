@@ -121,7 +121,7 @@ impl Fixture {
     fn put(&self) -> Child {
         let token = self.server.me().token;
         let mut command = self.place.command(&["put".as_ref(), self.file.as_os_str(), "--json".as_ref()]);
-        let command = command.env("WHARFINGER_SERVER", &self.server.url).env("WHARFINGER_TOKEN", token);
+        let command = command.env("WHARFINGER_URL", &self.server.url).env("WHARFINGER_TOKEN", token);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts")
     }
 

@@ -14,7 +14,7 @@ fn run(place: &Place, server: &Served) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/api.sh");
     let output = Command::new("bash")
         .arg(script)
-        .env("WHARFINGER_SERVER", &server.url)
+        .env("WHARFINGER_URL", &server.url)
         .env("WHARFINGER_TOKEN", place.token("acme", "ann", "user"))
         .env("OPERATOR_TOKEN", place.token("ops", "op", "operator"))
         .env("WORKER_TOKEN", place.token("ops", "scanner", "worker"))

@@ -72,7 +72,7 @@ async fn every_document_gets_the_expected_status() {
         ("CHUNK_OVERLAP", "50"),
     ]);
     let token = place.token("t", "u", "user");
-    let client = [("WHARFINGER_SERVER", served.url.as_str()), ("WHARFINGER_TOKEN", token.as_str())];
+    let client = [("WHARFINGER_URL", served.url.as_str()), ("WHARFINGER_TOKEN", token.as_str())];
     place.run_with(&client, &["put", "documents"]).expect(0);
     let reader = Reader { http: reqwest::Client::new(), url: served.url.clone(), token };
     let files = reader.settled().await;

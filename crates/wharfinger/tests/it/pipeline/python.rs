@@ -23,7 +23,7 @@ async fn the_python_worker_processes_files_through_all_stages(database: Database
     let worker = tokio::task::spawn_blocking(move || {
         Command::new("python3")
             .args([WORKER, "--until-idle", "scan", "extract", "chunk", "embed"])
-            .env("WHARFINGER_SERVER", url)
+            .env("WHARFINGER_URL", url)
             .env("WHARFINGER_TOKEN", token)
             .output()
             .expect("python3 runs")
