@@ -28,7 +28,7 @@ pub(super) fn parse_go_ms(text: &str) -> Option<u64> {
             break;
         }
     }
-    let is_whole = total_ns % NS_PER_MS == 0;
+    let is_whole = total_ns.is_multiple_of(NS_PER_MS);
     u64::try_from(total_ns / NS_PER_MS).ok().filter(|_| is_whole)
 }
 

@@ -360,7 +360,7 @@ impl Values {
         ms.ok_or_else(|| {
             let default = default_of(name).and_then(|value| parse_in(&value, unit)).filter(|ms| *ms > 0);
             let example = default.unwrap_or(3_600_000);
-            let number = unit.filter(|unit| example % unit.ms == 0);
+            let number = unit.filter(|unit| example.is_multiple_of(unit.ms));
             let number = number.map(|unit| format!("{} ({}) or ", example / unit.ms, unit.name));
             BadSetting::new(
                 name,
